@@ -1,0 +1,1 @@
+"""The calibration pass, weight quantization and the checkpoint writer."""

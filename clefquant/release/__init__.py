@@ -1,0 +1,1 @@
+"""Read a release: names to units, load it, the bundled nano model, write artefacts atomically."""

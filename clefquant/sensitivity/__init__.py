@@ -1,0 +1,1 @@
+"""Per-unit damage to decisions, and the layout that spends a budget best."""
