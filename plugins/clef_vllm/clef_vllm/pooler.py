@@ -1,0 +1,68 @@
+"""The pooler: collects each request's hidden states over its chunks, then runs the joint head on all finished ones.
+
+It runs inside the engine core, where an exception ends the engine and every request with it. So nothing here raises
+for a request's fault: a request whose layout is missing or wrong gets an empty result, which the front end turns into
+an error for that request alone.
+"""
+
+from collections.abc import Callable, Set
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from vllm.model_executor.layers.pooler import Pooler, PoolingParamsUpdate
+
+from clef_vllm import compat
+from clef_vllm.head import JointHead
+from clef_vllm.indices import build_batch
+from clef_vllm.layout import EXTRA_KEY, TASK, IntArray, Schema, parse_layout
+
+
+class ClefPooler(Pooler):
+    def __init__(self, head: JointHead, lexical_rows: Callable[[Tensor], Tensor]) -> None:
+        """lexical_rows: vocabulary ids [U] to lm_head rows [U, H]; under tensor parallelism every rank calls it."""
+        nn.Module.__init__(self)
+        self.head = head
+        self.lexical_rows = lexical_rows
+
+    def get_supported_tasks(self) -> Set[Any]:
+        return {TASK}
+
+    def get_pooling_updates(self, task: Any) -> PoolingParamsUpdate:
+        return PoolingParamsUpdate(requires_token_ids=True)
+
+    def forward(self, hidden_states: Tensor, pooling_metadata: Any) -> list[Tensor | None]:
+        """hidden_states [scheduled tokens, H]; one entry per request: None while chunks are missing, else [N] float32."""
+        cursor = pooling_metadata.get_pooling_cursor()
+        chunks = torch.split(hidden_states, cursor.num_scheduled_tokens_cpu.tolist())
+        done = compat.finished(cursor)
+        outputs: list[Tensor | None] = [None] * len(chunks)
+        ready: list[tuple[int, Schema, IntArray, list[Tensor]]] = []
+        prompts = pooling_metadata.get_prompt_token_ids_cpu()
+        for number, (chunk, state) in enumerate(zip(chunks, pooling_metadata.pooling_states, strict=True)):
+            if not done[number]:
+                # A copy: the engine reuses the buffer of this step's hidden states.
+                state.hidden_states_cache.append(chunk.clone())
+                continue
+            parts = [*state.hidden_states_cache, chunk]
+            state.clean()
+            layout = (pooling_metadata.pooling_params[number].extra_kwargs or {}).get(EXTRA_KEY)
+            prompt = prompts[number].numpy()
+            schema = parse_layout(layout, len(prompt))
+            # Fewer rows than prompt tokens: a prefix was read from the cache and its hidden states are unknown.
+            if schema is None or sum(len(part) for part in parts) != len(prompt):
+                outputs[number] = hidden_states.new_empty(0, dtype=torch.float32)
+                continue
+            ready.append((number, schema, prompt, parts))
+        if ready:
+            whole = len(ready) == len(chunks) and all(len(parts) == 1 for *_, parts in ready)
+            packed = hidden_states if whole else torch.cat([part for *_, parts in ready for part in parts])
+            for (number, *_), logits in zip(ready, self._logits(packed, ready), strict=True):
+                outputs[number] = logits
+        return outputs
+
+    def _logits(self, packed: Tensor, ready: list[tuple[int, Schema, IntArray, list[Tensor]]]) -> tuple[Tensor, ...]:
+        batch = build_batch([schema for _, schema, *_ in ready], [prompt for _, _, prompt, _ in ready], packed.device)
+        packed = packed.to(self.head.memory_projection.weight.dtype)
+        logits = self.head(packed, self.lexical_rows(batch.lexical_ids).to(packed.dtype), batch)
+        return torch.split(logits, batch.options_per_request)
