@@ -5,7 +5,8 @@ Weights are dequantized once at load; activations go through the format on every
 
     E2M1 (4 bit)   0 0.5 1 1.5 2 3 4 6 and their negatives; two per byte, the even element in the low nibble
     NVFP4          16 values share an E4M3 scale; one float32 global scale per layer (a divisor in the file)
-    MXFP4          32 values share an E8M0 scale, byte b meaning 2**(b - 127); the exponent is floor(log2(amax)) - 2
+    MXFP4          32 values share an E8M0 scale, byte b meaning 2**(b - 127); for amax = m * 2**e with 1 <= m < 2 the
+                   exponent is e - 2, or e - 1 where m >= 1.75 ("even" rounding, as compressed-tensors and Quark do)
     FP8            E4M3 with a float32 scale per output channel and per token
 """
 
@@ -50,8 +51,8 @@ def mxfp4_weight(packed: Tensor, scale: Tensor) -> Tensor:
 def mxfp4_activation(x: Tensor) -> Tensor:
     """Quantize and dequantize along the last axis in blocks of 32; keeps the dtype."""
     blocks = x.float().unflatten(-1, (-1, 32))
-    exponent = torch.floor(torch.log2(blocks.abs().amax(-1, keepdim=True).clamp(min=2.0**-125))) - 2
-    scale = torch.exp2(exponent.clamp(min=-127))
+    half_mantissa, exponent = torch.frexp(blocks.abs().amax(-1, keepdim=True))  # mantissa in [0.5, 1)
+    scale = torch.exp2((exponent - 3 + (half_mantissa >= 0.875)).clamp(min=-127).float())
     return (round_e2m1(blocks / scale) * scale).flatten(-2).to(x.dtype)
 
 

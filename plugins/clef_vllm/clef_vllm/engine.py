@@ -1,0 +1,62 @@
+"""Engine arguments and results shared by the offline class and the server."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clef_vllm.layout import ARCHITECTURE, EXTRA_KEY, TASK
+from clef_vllm.release import Release
+from clef_vllm.requests import Prepared
+
+
+class EngineError(RuntimeError):
+    """The engine returned no usable result for a request that was well formed."""
+
+
+def engine_options(
+    release: Release,
+    max_model_len: int,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_gib: float | None = None,
+    images: int = 4,
+    **options: Any,
+) -> dict[str, Any]:
+    """Keyword arguments for `vllm.LLM` and `AsyncEngineArgs`; None leaves a choice to vLLM."""
+    wanted = {
+        "model": str(release.path),
+        "runner": "pooling",
+        "hf_overrides": {"architectures": [ARCHITECTURE]},
+        "max_model_len": max_model_len,
+        "gpu_memory_utilization": gpu_memory_utilization,
+        "kv_cache_memory_bytes": None if kv_cache_gib is None else int(kv_cache_gib * 2**30),
+        # Without the vision tower a text server saves its memory; video is not served.
+        **({"limit_mm_per_prompt": {"image": images, "video": 0}} if images else {"language_model_only": True}),
+        **options,
+    }
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def default_max_model_len(path: Path) -> int:
+    """16,384 as in the release's encoder, or less where the model's positions end earlier."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(path)
+    return min(16384, int(getattr(config.get_text_config(), "max_position_embeddings", 16384)))
+
+
+def pooling_params(prepared: Prepared) -> Any:
+    from vllm import PoolingParams
+
+    return PoolingParams(task=TASK, extra_kwargs={EXTRA_KEY: prepared.layout})
+
+
+def logits_of(prepared: Prepared, output: Any) -> torch.Tensor:
+    """The option logits [N] of a vLLM output. EngineError if there are none or some are not finite."""
+    data: torch.Tensor = output.outputs.data.float().reshape(-1)
+    expected = sum(len(options) for _, options in prepared.options)
+    if len(data) != expected:
+        raise EngineError(f"the engine returned {len(data)} logits for {expected} options")
+    if not bool(data.isfinite().all()):
+        raise EngineError("the engine returned logits that are not finite")
+    return data
