@@ -18,3 +18,10 @@ def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from nano import make_release
 
     return make_release(tmp_path_factory.mktemp("release") / "nano")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """State the measured differences beside the verdicts."""
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        for name, value in report.user_properties:
+            terminalreporter.write_line(f"{report.nodeid.split('::')[-1]}: {name} {value}")

@@ -19,7 +19,10 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<
            "<|video_pad|>", "<think>", "</think>"]  # fmt: skip
 CORPUS = ["The quick brown fox jumps over the lazy dog. OPTION FIELD TYPE INSTRUCTION ALLOWED OPTIONS STATE SCHEMA "
           "the invoice was paid on time and the customer asks for a refund of the order, description option_id "
-          f"number {n} of {n * 7} items, team billing technical support outage urgent" for n in range(200)]  # fmt: skip
+          f'number {n} of {n * 7} items, team billing technical support outage urgent {{"description":"item {n * 7}",'
+          f'"option_id":"option {n}"}} Our checkout started returning errors and orders are blocked. Today This week '
+          "Can wait Bugs or outages Payments or invoices Which team should handle the message? Is a service down?"
+          for n in range(200)]  # fmt: skip
 
 
 def make_tokenizer(folder: Path) -> Any:
@@ -83,9 +86,11 @@ def make_release(folder: Path) -> Path:
     config.dtype = torch.bfloat16
     model = Qwen3_5ForConditionalGeneration(config)
     with torch.no_grad():
+        # Layers write a modest share into the residual stream, as trained ones do. Fully random layers are chaotic:
+        # 4-bit activations then differ as much between bf16 and fp32 of one model as between two models.
         for name, parameter in model.named_parameters():
-            if parameter.dim() >= 2 and "visual" not in name:
-                parameter.mul_(2.0)  # livelier than the default initialization: layers must matter
+            if name.endswith("embed_tokens.weight"):
+                parameter.mul_(10.0)
     model.to(torch.bfloat16).save_pretrained(folder)
     shards = {name: "model.safetensors" for name in model.state_dict()}
     index = {"metadata": {"total_size": sum(t.nbytes for t in model.state_dict().values())}, "weight_map": shards}
@@ -96,7 +101,7 @@ def make_release(folder: Path) -> Path:
         for parameter in head.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
         head.prior_logit_scale.fill_(2.0)
-        head.joint_logit_scale.fill_(1.0)
+        head.joint_logit_scale.fill_(2.0)
     save_file({k: v.bfloat16().contiguous() for k, v in head.state_dict().items()}, folder / "joint_head.safetensors")
     (folder / "joint_head_config.json").write_text(json.dumps(HEAD))
     shutil.copy(reference_file(), folder / "joint_schema_model.py")
@@ -127,3 +132,12 @@ def records() -> list[dict[str, Any]]:
         {"state": ["short"], "questions": {"one": {"type": "choice", "criteria": {"only": None}}, "outage": outage}},
         {"state": "the invoice was paid " * 90, "questions": {"urgency": urgency}},
     ]
+
+
+def make_image(seed: int, width: int, height: int) -> Any:
+    """A PIL image of random blocks."""
+    from PIL import Image
+
+    generator = torch.Generator().manual_seed(seed)
+    blocks = torch.randint(0, 255, (6, 6, 3), generator=generator, dtype=torch.uint8)
+    return Image.fromarray(blocks.numpy()).resize((width, height), Image.Resampling.NEAREST)

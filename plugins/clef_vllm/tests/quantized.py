@@ -93,7 +93,7 @@ def quantization_config(groups: dict[str, list[str]], ignore: list[str]) -> dict
     entries = {}
     for number, (preset, modules) in enumerate(sorted(groups.items())):
         scheme = preset_scheme(preset).model_dump(mode="json")
-        scheme["targets"], scheme["format"] = [f"re:^{re.escape(module)}$" for module in modules], FORMATS[preset]
+        scheme["targets"], scheme["format"] = list(modules), FORMATS[preset]
         entries[f"group_{number}"] = scheme
     return {
         "quant_method": "compressed-tensors",
