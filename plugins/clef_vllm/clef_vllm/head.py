@@ -125,9 +125,7 @@ class JointHead(nn.Module):
         self.layers = nn.ModuleList(FieldLayer(width, heads, feedforward) for _ in range(layers))
         self.field_norm = nn.LayerNorm(width)
         self.option_norm = nn.LayerNorm(width)
-        self.residual_scorer = nn.Sequential(
-            nn.Linear(width * 4, width), nn.GELU(), nn.Identity(), nn.Linear(width, 1)
-        )
+        self.residual_scorer = nn.Sequential(nn.Linear(width * 4, width), nn.GELU(), nn.Identity(), nn.Linear(width, 1))
         self.prior_logit_scale = nn.Parameter(torch.zeros(()))
         self.joint_logit_scale = nn.Parameter(torch.zeros(()))
         self.residual_gate = nn.Parameter(torch.zeros(()))
@@ -178,6 +176,4 @@ def _summarize(options: Tensor, base: Tensor, batch: HeadBatch) -> Tensor:
     highest = F.embedding_bag(rows, scores[:, None], batch.option_offsets, mode="max")[batch.owner, 0]
     weights = (scores - highest).exp()
     total = F.embedding_bag(rows, weights[:, None], batch.option_offsets, mode="sum")[batch.owner, 0]
-    return F.embedding_bag(
-        rows, options, batch.option_offsets, mode="sum", per_sample_weights=weights / total
-    )
+    return F.embedding_bag(rows, options, batch.option_offsets, mode="sum", per_sample_weights=weights / total)

@@ -32,7 +32,9 @@ def read_probe(path: Path) -> Probe:
         tolerance = float(data["tolerance"])
         logits = logits if isinstance(logits, list) else [logits]
         if version != SCHEMA_VERSION:
-            raise ReleaseError(f"{path} has schema version {version}, this plugin reads {SCHEMA_VERSION}; update clef-vllm")
+            raise ReleaseError(
+                f"{path} has schema version {version}, this plugin reads {SCHEMA_VERSION}; update clef-vllm"
+            )
         if not records or len(records) != len(logits) or tolerance <= 0:
             raise ReleaseError(
                 f"{path} has {len(records)} records, {len(logits)} sets of logits and tolerance {tolerance}; one set per "

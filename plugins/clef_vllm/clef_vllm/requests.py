@@ -143,7 +143,9 @@ class Encoder:
         for name, options in prepared.options:
             probabilities = logits[at : at + len(options)].softmax(-1).tolist()
             at += len(options)
-            answer = self.code.systemone_answer(record["questions"][name], dict(zip(options, probabilities, strict=True)))
+            answer = self.code.systemone_answer(
+                record["questions"][name], dict(zip(options, probabilities, strict=True))
+            )
             answers[name] = answer
         return answers
 

@@ -73,7 +73,9 @@ class Int8Table(nn.Module):
             have = set(file.keys())
             wanted = {f"{name}.weight", f"{name}.scale"}
             if not wanted <= have:
-                raise ValueError(f"{path} lacks {sorted(wanted - have)}, it has {sorted(have)}; export the release again")
+                raise ValueError(
+                    f"{path} lacks {sorted(wanted - have)}, it has {sorted(have)}; export the release again"
+                )
             rows, scale = file.get_slice(f"{name}.weight"), file.get_slice(f"{name}.scale")
             expected = [self.vocabulary, self.rows.shape[1]]
             if rows.get_shape() != expected or scale.get_shape()[0] != self.vocabulary or rows.get_dtype() != "I8":

@@ -90,7 +90,9 @@ def make_release(folder: Path) -> Path:
         # 4-bit activations then differ as much between bf16 and fp32 of one model as between two models.
         for name, parameter in model.named_parameters():
             if name.endswith("embed_tokens.weight"):
-                parameter.mul_(10.0)
+                parameter.mul_(14.0)
+            elif name.endswith("visual.merger.linear_fc2.weight"):
+                parameter.mul_(150.0)  # image tokens as large as text tokens
     model.to(torch.bfloat16).save_pretrained(folder)
     shards = {name: "model.safetensors" for name in model.state_dict()}
     index = {"metadata": {"total_size": sum(t.nbytes for t in model.state_dict().values())}, "weight_map": shards}
@@ -122,7 +124,11 @@ def records() -> list[dict[str, Any]]:
             "criteria": {"billing": "Payments or invoices", "technical": "Bugs or outages", "other": None}}  # fmt: skip
     urgency = {"type": "score", "instructions": "How urgent?", "criteria": ["Can wait", "This week", "Today"]}
     outage = {"type": "noul", "instructions": "Is a service down?"}
-    many = {"type": "choice", "instructions": {"pick": "one"}, "criteria": {f"option {i}": f"item {i * 7}" for i in range(77)}}
+    many = {
+        "type": "choice",
+        "instructions": {"pick": "one"},
+        "criteria": {f"option {i}": f"item {i * 7}" for i in range(77)},
+    }
     text = "Our checkout started returning errors and orders are blocked. "
     return [
         {"state": text, "questions": {"team": team, "urgency": urgency, "outage": outage}},

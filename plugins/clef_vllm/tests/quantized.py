@@ -78,7 +78,9 @@ def compress(module: str, weights: dict[str, torch.Tensor], preset: str) -> dict
         # A fixed activation range for every layer: generous for normed activations of this small model.
         state["input_global_scale"] = generate_gparam(torch.tensor(-20.0), torch.tensor(20.0))
     keep = not (args.group_size and args.group_size > 0)
-    scale, _ = calculate_qparams(blocks.amin(-1, keepdim=keep), blocks.amax(-1, keepdim=keep), args, global_scale=shared)
+    scale, _ = calculate_qparams(
+        blocks.amin(-1, keepdim=keep), blocks.amax(-1, keepdim=keep), args, global_scale=shared
+    )
     state["weight_scale"] = scale
     compressor = BaseCompressor.get_value_from_registry(FORMATS[preset])
     return {key: value.contiguous() for key, value in compressor.compress(state, scheme).items()}

@@ -17,6 +17,9 @@ from nano import load_reference, make_image, records
 from quantized import FORMATS, quantize, shrink_tables, simulate
 
 pytest.importorskip("vllm")
+
+from clef_vllm.checks import kernel_lines
+
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 pytestmark = pytest.mark.engine
@@ -72,6 +75,12 @@ def largest(found: Probabilities, expected: Probabilities) -> float:
     return max(abs(f[q][o] - e[q][o]) for f, e in zip(found, expected, strict=True) for q in e for o in e[q])
 
 
+def average(found: Probabilities, expected: Probabilities) -> float:
+    """Mean |Δp| over records, so that the record with 77 options does not outvote the others."""
+    values = [[abs(f[q][o] - e[q][o]) for q in e for o in e[q]] for f, e in zip(found, expected, strict=True)]
+    return sum(sum(record) / len(record) for record in values) / len(values)
+
+
 def same_top(found: Probabilities, expected: Probabilities, margin: float = 0.05) -> None:
     """The same first option wherever the reference's two best are further apart than `margin`."""
     for f, e in zip(found, expected, strict=True):
@@ -93,8 +102,10 @@ def check(found: Probabilities, expected: Probabilities, report: Callable[[str, 
     assert difference <= TOLERANCE
 
 
-def test_the_reference_is_worth_comparing_with(plain: Probabilities, record_property: Any) -> None:
+def test_the_reference_is_worth_comparing_with(nano: Path, plain: Probabilities, record_property: Any) -> None:
     """Answers differ clearly between options and between records; and how far bf16 itself is from float32."""
+    exact = reference(nano, dtype=torch.float32)
+    record_property("noise floor, bf16 against fp32 in transformers", round(largest(exact, plain), 5))
     top = [max(options.values()) - 1 / len(options) for record in plain for options in record.values()]
     assert max(top) > 0.05
     assert abs(plain[0]["outage"]["true"] - plain[1]["outage"]["true"]) > 0.005
@@ -159,11 +170,18 @@ def shape(value: Any) -> Any:
 
 
 def test_images(nano: Path, engine: Any, record_property: Any) -> None:
-    asked = [{**record, "images": [make_image(n, 64 + 32 * n, 96)] * (1 + n % 2)} for n, record in enumerate(records()[:3])]
+    asked = [
+        {**record, "images": [make_image(n, 64 + 32 * n, 96)] * (1 + n % 2)} for n, record in enumerate(records()[:3])
+    ]
     expected = reference(nano, asked=asked)
-    assert largest(expected, reference(nano, asked=records()[:3])) > TOLERANCE / 4, "images change nothing"
     clef = engine(nano, images=4)
-    check(clef.probabilities(asked), expected, record_property)
+    found = clef.probabilities(asked)
+    check(found, expected, record_property)
+    others = [
+        {**record, "images": [make_image(9, image.width, image.height) for image in record["images"]]}
+        for record in asked
+    ]
+    assert average(found, reference(nano, asked=others)) > 1.5 * average(found, expected), "images change nothing"
     request = {"model": "m", **asked[0]}
     code = load_reference()
     model, processor = code.load_release_model(nano, device="cpu")
@@ -181,17 +199,23 @@ def test_int8_tables(nano: Path, engine: Any, tmp_path: Path, record_property: A
 
 @pytest.mark.parametrize("layout", [*FORMATS, "mixed"])
 def test_quantized(nano: Path, engine: Any, tmp_path: Path, plain: Probabilities, layout: str,
-                   record_property: Any, caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
+                   record_property: Any) -> None:  # fmt: skip
     formats = MIXED if layout == "mixed" else layout
     folder = quantize(nano, tmp_path / layout, formats)
     expected = reference(nano, lambda model: simulate(model, folder, formats))
-    found = engine(folder, max_num_batched_tokens=256).probabilities(records())
+    clef = engine(folder, max_num_batched_tokens=256)
+    found = clef.probabilities(records())
+    exact = reference(nano, lambda model: simulate(model, folder, formats), dtype=torch.float32)
+    record_property("noise floor, bf16 against fp32 in transformers", round(largest(exact, expected), 5))
     check(found, expected, record_property)
+    (lines,) = clef.llm.apply_model(kernel_lines)
     kernels = {"FP8_DYNAMIC": "EmulatedFp8Kernel", "NVFP4": "EmulatedNvFp4Kernel", "MXFP4": "EmulatedMxFp4Kernel"}
     for name in kernels if layout == "mixed" else [layout]:
-        assert f"{kernels[name]} (emulated" in caplog.text
-    if layout != "FP8_DYNAMIC":  # whose effect on this model is smaller than the noise of bf16
-        assert largest(found, plain) > largest(found, expected), "the quantized release answers like the BF16 one"
+        assert f"{kernels[name]} (emulated" in "\n".join(lines)
+    # On random weights FP8 and NVFP4 move answers less than bf16 noise does; their arithmetic is compared layer by
+    # layer in test_cpu_kernels.py, and on a trained release through CLEF_RELEASE.
+    if layout in ("MXFP4", "mixed"):
+        assert average(found, plain) > average(found, expected), "the quantized release answers like the BF16 one"
 
 
 def test_a_probe_that_does_not_match_stops_the_start(nano: Path, engine: Any, tmp_path: Path) -> None:

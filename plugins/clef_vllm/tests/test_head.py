@@ -60,7 +60,9 @@ def schema_of(record: Any) -> Schema:
 
 
 @torch.inference_mode()
-def run_ours(head: JointHead, records: list[Any], hidden: list[torch.Tensor], table: torch.Tensor) -> list[torch.Tensor]:
+def run_ours(
+    head: JointHead, records: list[Any], hidden: list[torch.Tensor], table: torch.Tensor
+) -> list[torch.Tensor]:
     batch = build_batch(
         [schema_of(record) for record in records], [np.array(record.input_ids) for record in records], table.device
     )
@@ -152,9 +154,7 @@ def test_buckets_bound_padding(release: ModuleType) -> None:
     """Every request is in one bucket, padding stays below a factor of two, and a bucket has a largest size."""
     rng = random.Random(5)
     records = [random_record(release, rng, rng.randint(1, 8), 6) for _ in range(300)]
-    batch = build_batch(
-        [schema_of(r) for r in records], [np.array(r.input_ids) for r in records], torch.device("cpu")
-    )
+    batch = build_batch([schema_of(r) for r in records], [np.array(r.input_ids) for r in records], torch.device("cpu"))
     covered = torch.cat([bucket.memory.packed for bucket in batch.buckets]).sort().values
     assert covered.tolist() == list(range(sum(len(r.input_ids) for r in records)))
     for bucket in batch.buckets:

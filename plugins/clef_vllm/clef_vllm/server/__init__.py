@@ -1,0 +1,1 @@
+"""`clef-systemone`: the SystemOne HTTP contract on vLLM's asynchronous engine."""

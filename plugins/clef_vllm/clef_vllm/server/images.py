@@ -1,0 +1,52 @@
+"""Images on the wire: data URLs or {content_type, base64}, decoded to what the release's processor expects."""
+
+import base64
+import binascii
+import io
+import re
+from typing import Any
+
+from PIL import Image, UnidentifiedImageError
+
+from clef_vllm.requests import RequestError
+
+MAX_BYTES = 4 * 2**20
+MAX_PIXELS = 16_000_000
+FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP"}
+_DATA_URL = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,", re.IGNORECASE)
+
+
+def decode_image(number: int, value: Any) -> Image.Image:
+    """One image of a request as RGB. RequestError names the image; nothing is ever fetched."""
+    kind, text = _split(number, value)
+    if kind not in FORMATS:
+        raise RequestError(f"image {number}: content type {kind!r}, allowed are {', '.join(FORMATS)}")
+    if len(text) > MAX_BYTES * 4 // 3 + 4:
+        raise RequestError(f"image {number}: larger than {MAX_BYTES} bytes")
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RequestError(f"image {number}: not valid base64 ({error})") from error
+    try:
+        # Opening reads the header only, so a decompression bomb is refused before its pixels exist.
+        image = Image.open(io.BytesIO(data), formats=[FORMATS[kind]])
+        if image.width * image.height > MAX_PIXELS:
+            raise RequestError(f"image {number}: {image.width} x {image.height} pixels, at most {MAX_PIXELS}")
+        return image.convert("RGB")
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        if isinstance(error, RequestError):
+            raise
+        raise RequestError(f"image {number}: cannot be decoded as {kind}") from error
+
+
+def _split(number: int, value: Any) -> tuple[str, str]:
+    if isinstance(value, str):
+        found = _DATA_URL.match(value)
+        if not found:
+            raise RequestError(
+                f"image {number}: expected a data URL (data:image/png;base64,...); remote addresses are not fetched"
+            )
+        return found[1].lower(), value[found.end() :]
+    if isinstance(value, dict) and isinstance(value.get("base64"), str) and isinstance(value.get("content_type"), str):
+        return value["content_type"].lower(), value["base64"]
+    raise RequestError(f"image {number}: expected a data URL or an object with content_type and base64")
