@@ -26,8 +26,8 @@ def check_marker(release: Release, version: str = __version__) -> None:
     """int8 tables need a plugin that knows them, and a marker that makes every other reader stop."""
     if release.tables and release.marker is None:
         raise ReleaseError(
-            f"{release.path} has int8 tables but no {MARKER} in its head configuration: a reader that does not know the "
-            f"tables would answer wrongly without an error. This is clef-vllm {version}; export the release again"
+            f"{release.path} has int8 tables but no {MARKER} in its head configuration: a reader that does not know "
+            f"the tables would answer wrongly without an error. This is clef-vllm {version}; export the release again"
         )
     if release.marker is not None and parse_version(release.marker) > parse_version(version):
         raise ReleaseError(

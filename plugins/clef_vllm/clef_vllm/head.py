@@ -44,12 +44,12 @@ class Attention(nn.Module):
         keys_values = F.linear(memory, w_kv, b_kv)
         out = torch.empty_like(query)
         for to, source in pairs:
-            q = self._heads(query[to.index])
-            k, v = (self._heads(half) for half in keys_values[source.index].chunk(2, dim=-1))
+            q = self._heads(query[to.places])
+            k, v = (self._heads(half) for half in keys_values[source.places].chunk(2, dim=-1))
             mask = None
             if not source.even:
-                places = torch.arange(source.index.shape[1], device=q.device)
-                mask = (places < source.lengths[:, None])[:, None, None, :].expand(-1, -1, q.shape[2], -1)
+                columns = torch.arange(source.places.shape[1], device=q.device)
+                mask = (columns < source.lengths[:, None])[:, None, None, :].expand(-1, -1, q.shape[2], -1)
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
             out[to.packed] = mixed.transpose(1, 2).reshape(-1, queries.shape[1])[to.slots]
         projected: Tensor = self.out_proj(out)

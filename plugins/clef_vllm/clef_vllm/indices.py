@@ -30,7 +30,7 @@ class Bag(NamedTuple):
 class Rect(NamedTuple):
     """One padded axis of a bucket of B requests."""
 
-    index: Tensor  # [B, padded] int64: packed row of every place
+    places: Tensor  # [B, padded] int64: packed row of every place
     lengths: Tensor  # [B] int64: places that are not padding
     even: bool  # all rows full: no mask needed
     slots: Tensor  # [places] int64: places of the flattened rectangle that are not padding, in packed order

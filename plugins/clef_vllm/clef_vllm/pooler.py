@@ -32,7 +32,7 @@ class ClefPooler(Pooler):
         return PoolingParamsUpdate(requires_token_ids=True)
 
     def forward(self, hidden_states: Tensor, pooling_metadata: Any) -> list[Tensor | None]:
-        """hidden_states [scheduled tokens, H]; one entry per request: None while chunks are missing, else [N] float32."""
+        """hidden_states [tokens, H]; one entry per request: None while chunks are missing, else [N] float32."""
         cursor = pooling_metadata.get_pooling_cursor()
         chunks = torch.split(hidden_states, cursor.num_scheduled_tokens_cpu.tolist())
         done = compat.finished(cursor)

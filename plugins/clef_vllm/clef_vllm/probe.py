@@ -37,8 +37,8 @@ def read_probe(path: Path) -> Probe:
             )
         if not records or len(records) != len(logits) or tolerance <= 0:
             raise ReleaseError(
-                f"{path} has {len(records)} records, {len(logits)} sets of logits and tolerance {tolerance}; one set per "
-                f"record and a tolerance above 0 are needed; export the release again"
+                f"{path} has {len(records)} records, {len(logits)} sets of logits and tolerance {tolerance}; one set "
+                f"per record and a tolerance above 0 are needed; export the release again"
             )
     except (KeyError, TypeError, ValueError) as error:
         raise ReleaseError(f"{path} is not a probe file ({error!r}); export the release again") from error
@@ -68,8 +68,8 @@ def run_probe(path: Path | None, answer: Callable[[list[dict[str, Any]]], list[L
     worst = max(map(largest_difference, probe.logits, answer(probe.records)))
     if worst > probe.tolerance:
         raise ReleaseError(
-            f"the probe of {path.parent} does not match: probabilities differ by {worst:.4f}, allowed {probe.tolerance:g}. "
-            f"Weights, plugin or kernels are not those the release was verified with; download the release again, and if "
-            f"it persists verify it on this device"
+            f"the probe of {path.parent} does not match: probabilities differ by {worst:.4f}, allowed "
+            f"{probe.tolerance:g}. Weights, plugin or kernels are not those the release was verified with; download "
+            f"the release again, and if it persists verify it on this device"
         )
     return f"clef-vllm: probe matches, max |Δp| {worst:.4f} (allowed {probe.tolerance:g})"

@@ -135,7 +135,7 @@ class Encoder:
 
             self._image_processor = AutoProcessor.from_pretrained(self.release.path).image_processor
         patches = self._image_processor.get_number_of_image_patches(image.height, image.width, {})
-        return int(patches) // self._image_processor.merge_size**2
+        return int(patches) // int(self._image_processor.merge_size) ** 2
 
     def answers(self, record: Mapping[str, Any], prepared: Prepared, logits: torch.Tensor) -> dict[str, Any]:
         """The release's answers, question by question in request order; logits [N] float32."""

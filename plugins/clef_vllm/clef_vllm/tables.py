@@ -18,6 +18,9 @@ from torch import Tensor, nn
 class Int8Table(nn.Module):
     """Stands in for vLLM's embedding and lm_head while a model is built; takes their constructor arguments."""
 
+    rows: Tensor  # [rows of this rank, H] int8
+    scale: Tensor  # [rows of this rank] float32
+
     def __init__(self, num_embeddings: int, embedding_dim: int, *_: Any, **__: Any) -> None:
         super().__init__()
         from vllm.distributed import (
@@ -80,8 +83,8 @@ class Int8Table(nn.Module):
             expected = [self.vocabulary, self.rows.shape[1]]
             if rows.get_shape() != expected or scale.get_shape()[0] != self.vocabulary or rows.get_dtype() != "I8":
                 raise ValueError(
-                    f"{path}: {name} is {rows.get_dtype()} {rows.get_shape()} with scale {scale.get_shape()}, config.json "
-                    f"asks for I8 {expected} with scale [{self.vocabulary}]; export the release again"
+                    f"{path}: {name} is {rows.get_dtype()} {rows.get_shape()} with scale {scale.get_shape()}, "
+                    f"config.json asks for I8 {expected} with scale [{self.vocabulary}]; export the release again"
                 )
             self.rows.copy_(rows[self.start : self.end])
             self.scale.copy_(scale[self.start : self.end].reshape(-1))

@@ -46,9 +46,16 @@ def test_engine_arguments() -> None:
 def test_tables_are_put_back_after_an_error() -> None:
     module = pytest.importorskip("vllm.model_executor.models.qwen3_5")
     before = module.VocabParallelEmbedding, module.ParallelLMHead
-    with pytest.raises(RuntimeError, match="stop"), compat.replaced_tables(dict):
-        assert module.ParallelLMHead is dict
-        raise RuntimeError("stop")
+    seen = []
+
+    def fail() -> None:
+        with compat.replaced_tables(dict):
+            seen.append(module.ParallelLMHead)
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
+    assert seen == [dict]
     assert (module.VocabParallelEmbedding, module.ParallelLMHead) == before
 
 

@@ -7,6 +7,9 @@ dequantized weights and fake-quantized activations. Engines run inside the test 
 import gc
 import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -197,6 +200,37 @@ def test_int8_tables(nano: Path, engine: Any, tmp_path: Path, record_property: A
     check(engine(folder).probabilities(records()), reference(nano, use_tables), record_property)
 
 
+TP_SCRIPT = """
+import json, sys
+from clef_vllm import ClefVLLM
+from nano import records
+
+if __name__ == "__main__":
+    with ClefVLLM(sys.argv[1], max_model_len=4096, enforce_eager=True, images=0, tensor_parallel_size=2) as clef:
+        print("RESULT" + json.dumps(clef.probabilities(records())))
+"""
+
+
+def test_int8_tables_over_two_ranks(nano: Path, tmp_path: Path, record_property: Any) -> None:
+    """Tensor parallelism with sharded int8 tables; a process of its own, because each rank is one."""
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("two ranks need two CPU cores")
+    folder, tables = shrink_tables(nano, tmp_path / "int8", marker="0.1.0")
+    script = tmp_path / "tp.py"
+    script.write_text(TP_SCRIPT)
+    environment = {
+        **os.environ,
+        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
+    ended = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True, env=environment)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("RESULT")]
+    expected = reference(nano, lambda model: model.load_state_dict(tables, strict=False))
+    check(json.loads(line.removeprefix("RESULT")), expected, record_property)
+
+
 @pytest.mark.parametrize("layout", [*FORMATS, "mixed"])
 def test_quantized(nano: Path, engine: Any, tmp_path: Path, plain: Probabilities, layout: str,
                    record_property: Any) -> None:  # fmt: skip
@@ -220,8 +254,6 @@ def test_quantized(nano: Path, engine: Any, tmp_path: Path, plain: Probabilities
 
 def test_a_probe_that_does_not_match_stops_the_start(nano: Path, engine: Any, tmp_path: Path) -> None:
     """A probe taken from this release passes; after one weight is scaled, the same probe refuses the folder."""
-    import shutil
-
     from safetensors.torch import load_file, save_file
 
     from clef_vllm.release import ReleaseError
@@ -237,7 +269,7 @@ def test_a_probe_that_does_not_match_stops_the_start(nano: Path, engine: Any, tm
     weights = load_file(folder / "model.safetensors")
     weights["model.language_model.layers.7.mlp.down_proj.weight"].mul_(8)
     save_file(weights, folder / "model.safetensors")
-    with pytest.raises(ReleaseError, match="the probe of .* does not match"):
+    with pytest.raises(ReleaseError, match=r"the probe of .* does not match"):
         engine(folder)
 
 

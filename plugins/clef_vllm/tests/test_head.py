@@ -107,7 +107,7 @@ def test_thousand_schemas_match_the_release_in_float32(release: ModuleType, head
 
 
 def test_bfloat16_stays_within_the_releases_own_spread(release: ModuleType, heads: Any) -> None:
-    theirs, ours, table = heads
+    theirs, _, table = heads
     rng = random.Random(2)
     records = [random_record(release, rng, 4, 12) for _ in range(40)]
     hidden = [torch.randn(len(record.input_ids), CONFIG["hidden_size"]).bfloat16() for record in records]
@@ -158,8 +158,8 @@ def test_buckets_bound_padding(release: ModuleType) -> None:
     covered = torch.cat([bucket.memory.packed for bucket in batch.buckets]).sort().values
     assert covered.tolist() == list(range(sum(len(r.input_ids) for r in records)))
     for bucket in batch.buckets:
-        assert bucket.memory.index.numel() <= MAX_BUCKET_TOKENS + len(bucket.memory.lengths) * 8
-        assert bucket.memory.index.numel() <= 2 * int(bucket.memory.lengths.sum()) + 8 * len(bucket.memory.lengths)
+        assert bucket.memory.places.numel() <= MAX_BUCKET_TOKENS + len(bucket.memory.lengths) * 8
+        assert bucket.memory.places.numel() <= 2 * int(bucket.memory.lengths.sum()) + 8 * len(bucket.memory.lengths)
 
 
 def test_unknown_configuration_keys_are_refused() -> None:

@@ -50,7 +50,8 @@ def test_accepted(body: Any) -> None:
         (request(q={**NOUL, "criteria": "x"}), "criteria of a noul must be an object"),
         (request(**{"": NOUL}), "non-empty string"), (request(**{"a\nTYPE: score": NOUL}), "control characters"),
         (request(**{f"q{i}": NOUL for i in range(65)}), "65 questions, at most 64"),
-        ({**request(), "images": [1] * 5}, "5 images, at most 4"), ({**request(), "images": "x"}, "images must be a list"),
+        ({**request(), "images": [1] * 5}, "5 images, at most 4"),
+        ({**request(), "images": "x"}, "images must be a list"),
         ({**request(), "videos": ["v"]}, "videos are not supported"),
     ],
 )  # fmt: skip

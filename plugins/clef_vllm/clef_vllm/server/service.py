@@ -10,9 +10,9 @@ import torch
 
 from clef_vllm import checks, compat
 from clef_vllm.engine import EngineError, logits_of, pooling_params
-from clef_vllm.probe import Logits, run_probe
+from clef_vllm.probe import Logits, read_probe, run_probe
 from clef_vllm.release import Release
-from clef_vllm.requests import Encoder, Limits, Prepared, by_question, check_request
+from clef_vllm.requests import Encoder, Limits, Prepared, RequestError, by_question, check_request
 from clef_vllm.server.images import decode_image
 
 WARM_UP = {
@@ -62,8 +62,6 @@ class Service:
         await self._answer_checked(WARM_UP)
         found: list[Logits] = []
         if release.probe:
-            from clef_vllm.probe import read_probe
-
             for record in read_probe(release.probe).records:
                 prepared = await self._encode(record)
                 _, logits = await self._infer(prepared)
@@ -80,8 +78,6 @@ class Service:
         check_request(body, self.limits)
         wanted = body.get("return") or []
         if not isinstance(wanted, list) or set(map(str, wanted)) - {"logits"}:
-            from clef_vllm.requests import RequestError
-
             raise RequestError(f'return must be a list that holds nothing but "logits", got {wanted!r}')
         self.in_flight += 1
         try:
@@ -118,8 +114,8 @@ class Service:
         prompt = compat.token_prompt(prepared.token_ids, prepared.images)
         result = None
         try:
-            async for result in self.engine.encode(prompt, params, f"clef-{uuid.uuid4().hex}"):
-                pass
+            async for output in self.engine.encode(prompt, params, f"clef-{uuid.uuid4().hex}"):
+                result = output
         except Exception as error:
             raise EngineError(f"the engine failed: {error}") from error
         if result is None:
