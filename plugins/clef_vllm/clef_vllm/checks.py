@@ -47,6 +47,16 @@ def check_architecture(architectures: Any, tasks: Iterable[str] | None = None) -
         raise ReleaseError(f"vLLM offers the tasks {sorted(tasks)}, not {TASK}; start it with runner='pooling'")
 
 
+def check_ranks(config: Any, ranks: int) -> None:
+    """vLLM builds a linear-attention layer without heads on some ranks, and fails at the first request only."""
+    for name in ("linear_num_key_heads", "linear_num_value_heads", "num_attention_heads"):
+        heads = getattr(config, name, 0)
+        if heads % ranks:
+            raise ReleaseError(
+                f"{ranks} tensor-parallel ranks do not divide {name} = {heads}; use a divisor of {heads}"
+            )
+
+
 def check_head(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], release: Release) -> None:
     """Names and shapes of the head file against its configuration."""
     missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))

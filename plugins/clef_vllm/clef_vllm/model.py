@@ -34,6 +34,7 @@ class ClefForDecision(Qwen3_5ForConditionalGeneration):
     def __init__(self, *, vllm_config: Any, prefix: str = "model") -> None:
         release = Release.open(vllm_config.model_config.model)
         checks.check_marker(release)
+        checks.check_ranks(vllm_config.model_config.hf_text_config, get_tensor_model_parallel_world_size())
         with compat.replaced_tables(Int8Table) if release.tables else nullcontext():
             super().__init__(vllm_config=vllm_config, prefix=prefix)
         # Assigned after super().__init__, which resets the module.

@@ -46,14 +46,14 @@ def make_tokenizer(folder: Path) -> Any:
     return fast
 
 
-def make_config(tokenizer: Any) -> Any:
+def make_config(tokenizer: Any, key_heads: int) -> Any:
     from transformers import Qwen3_5Config
 
     token = tokenizer.convert_tokens_to_ids
     text = {
         "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": 3 * HIDDEN, "num_hidden_layers": 8,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128, "linear_num_key_heads": 1, "linear_num_value_heads": 2,
+        "linear_value_head_dim": 128, "linear_num_key_heads": key_heads, "linear_num_value_heads": 2 * key_heads,
         "linear_conv_kernel_dim": 4, "max_position_embeddings": 16384, "tie_word_embeddings": False,
         "layer_types": ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(8)],
         "pad_token_id": token("<|endoftext|>"), "eos_token_id": token("<|im_end|>"),
@@ -70,8 +70,11 @@ def make_config(tokenizer: Any) -> Any:
     )  # fmt: skip
 
 
-def make_release(folder: Path) -> Path:
-    """Write the release; the backbone gets an index, so that vLLM does not read the head as backbone weights."""
+def make_release(folder: Path, key_heads: int = 1) -> Path:
+    """Write the release; key_heads (of linear attention) is the most tensor-parallel ranks it can run on.
+
+    The backbone gets an index, so that vLLM does not read the head as backbone weights.
+    """
     from transformers import (
         Qwen2VLImageProcessor,
         Qwen3_5ForConditionalGeneration,
@@ -82,7 +85,7 @@ def make_release(folder: Path) -> Path:
     folder.mkdir(parents=True)
     torch.manual_seed(0)
     tokenizer = make_tokenizer(folder)
-    config = make_config(tokenizer)
+    config = make_config(tokenizer, key_heads)
     config.dtype = torch.bfloat16
     model = Qwen3_5ForConditionalGeneration(config)
     with torch.no_grad():

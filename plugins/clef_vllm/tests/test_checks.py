@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,6 +72,14 @@ def test_architecture() -> None:
         checks.check_architecture(["Qwen3_5ForConditionalGeneration"])
     with pytest.raises(ReleaseError, match="runner='pooling'"):
         checks.check_architecture(["ClefForDecision"], ["generate"])
+
+
+def test_ranks_must_divide_heads() -> None:
+    config = SimpleNamespace(linear_num_key_heads=16, linear_num_value_heads=48, num_attention_heads=24)
+    for ranks in (1, 2, 4, 8):
+        checks.check_ranks(config, ranks)
+    with pytest.raises(ReleaseError, match="3 tensor-parallel ranks do not divide linear_num_key_heads = 16"):
+        checks.check_ranks(config, 3)
 
 
 def test_missing_parameters_are_named() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from nano import load_reference, make_image, records
+from nano import load_reference, make_image, make_release, records
 from quantized import FORMATS, quantize, shrink_tables, simulate
 
 pytest.importorskip("vllm")
@@ -211,10 +211,11 @@ if __name__ == "__main__":
 """
 
 
-def test_int8_tables_over_two_ranks(nano: Path, tmp_path: Path, record_property: Any) -> None:
+def test_int8_tables_over_two_ranks(tmp_path: Path, record_property: Any) -> None:
     """Tensor parallelism with sharded int8 tables; a process of its own, because each rank is one."""
     if (os.cpu_count() or 1) < 2:
         pytest.skip("two ranks need two CPU cores")
+    nano = make_release(tmp_path / "two", key_heads=2)
     folder, tables = shrink_tables(nano, tmp_path / "int8", marker="0.1.0")
     script = tmp_path / "tp.py"
     script.write_text(TP_SCRIPT)
