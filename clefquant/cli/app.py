@@ -1,0 +1,93 @@
+"""The ``clefquant`` command: global options, one file per command, exit codes.
+
+Exit codes: 0 done, 1 a check or gate failed, 2 wrong usage or input, 3 missing prerequisite, 130 interrupted.
+"""
+
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import click
+import typer
+
+from clefquant import __version__
+from clefquant.cli.console import Output
+from clefquant.errors import ClefquantError, PrerequisiteError
+
+#: Command name to the module under ``clefquant.cli`` that holds its function of the same name (``-`` as ``_``).
+COMMANDS = (
+    "run", "calibrate", "sensitivity", "plan", "quantize", "shrink-tables", "export", "audit", "verify", "compare",
+    "publish", "nano", "inspect", "doctor",
+)  # fmt: skip
+
+app = typer.Typer(
+    name="clefquant",
+    help="Makes Clef decision models small and fast, and shows what that changed.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"clefquant {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors and warnings only.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what the libraries below say.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    context.obj = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    if not verbose:
+        _silence_libraries()
+
+
+def _silence_libraries() -> None:
+    """Progress bars and advice of the libraries below are noise beside ours; ``--verbose`` keeps them."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from loguru import logger
+
+    logger.disable("llmcompressor")
+    logger.disable("compressed_tensors")
+
+
+for _name in COMMANDS:
+    _function = _name.replace("-", "_")
+    app.command(_name)(getattr(import_module(f"clefquant.cli.{_function}"), _function))
+
+
+def main() -> None:
+    """Entry point: run a command and turn failures into one message and an exit code."""
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    output = Output()
+    try:
+        app(standalone_mode=False)
+    except ClefquantError as error:
+        output.console.print(f"error: {error}", markup=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        output.console.print("interrupted; finished work is kept, run the same command again to continue", soft_wrap=True)
+        sys.exit(130)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        failure = PrerequisiteError(f"{error.filename or 'writing'}: {error.strerror}. Free space or choose another place.")
+        output.console.print(f"error: {failure}", markup=False, soft_wrap=True)
+        sys.exit(failure.exit_code)

@@ -1,0 +1,108 @@
+"""What people and programs see: Rich on stderr, one JSON value on stdout with ``--json``, plain lines without a terminal."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from clefquant import progress as work
+from clefquant.progress import TaskContext
+
+_PLAIN_LINE_EVERY_S = 10.0
+
+
+class _Rate(ProgressColumn):
+    """Units per second, in the task's own unit."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if not speed else f"{speed:,.1f} {task.fields['unit']}/s" if speed < 100 else f"{speed:,.0f} {task.fields['unit']}/s")
+
+
+@dataclass
+class Output:
+    """Where a command reports. ``as_json``: the result goes to stdout as JSON; ``quiet``: errors alone are shown."""
+
+    as_json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
+
+    def say(self, text: str = "") -> None:
+        """A line for people, on stderr."""
+        if not self.quiet:
+            self.console.print(text, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """A line about something that did not stop the work; shown even when quiet."""
+        self.console.print(Text("warning: ", style="yellow") + Text(text), soft_wrap=True)
+
+    def task(self, title: str, total: float | None, unit: str = "") -> TaskContext:
+        """A counted task: a bar on a terminal, a line now and then elsewhere."""
+        if self.quiet:
+            return work.SILENT.task(title, total, unit)
+        return self._bar(title, total, unit) if self.console.is_terminal else self._lines(title, total, unit)
+
+    def done(self, result: dict[str, Any], *, wrote: dict[str, Path] | None = None, next_command: str | None = None) -> None:
+        """End a command: the paths it wrote and the next command for people, ``result`` for programs."""
+        paths = wrote or {}
+        if self.as_json:
+            value = {**result, "paths": {name: str(path) for name, path in paths.items()}}
+            print(json.dumps(value, ensure_ascii=False, default=str))
+        for name, path in paths.items():
+            self.say(f"[bold]{name}[/bold]  {path}")
+        if next_command:
+            self.say(f"[dim]next:[/dim] {next_command}")
+
+    @contextmanager
+    def _bar(self, title: str, total: float | None, unit: str) -> Iterator[work.Task]:
+        columns = (
+            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), _Rate(), TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[note]}"),
+        )  # fmt: skip
+        with Progress(*columns, console=self.console) as bars:
+            yield _Bar(bars, bars.add_task(title, total=total, unit=unit, note=""))
+
+    @contextmanager
+    def _lines(self, title: str, total: float | None, unit: str) -> Iterator[work.Task]:
+        lines = _Lines(self, title, total, unit)
+        yield lines
+        self.say(f"{title}: {lines.done:,.0f} {unit} in {time.monotonic() - lines.start:.1f} s")
+
+
+@dataclass
+class _Bar:
+    bars: Progress
+    task: Any
+
+    def advance(self, steps: float = 1) -> None:
+        self.bars.advance(self.task, steps)
+
+    def note(self, text: str) -> None:
+        self.bars.update(self.task, note=text)
+
+
+class _Lines:
+    def __init__(self, output: Output, title: str, total: float | None, unit: str) -> None:
+        self.output, self.title, self.total, self.unit = output, title, total, unit
+        self.done, self.start = 0.0, time.monotonic()
+        self.said = self.start
+
+    def advance(self, steps: float = 1) -> None:
+        self.done += steps
+        now = time.monotonic()
+        if now - self.said >= _PLAIN_LINE_EVERY_S:
+            self.said = now
+            rate = self.done / (now - self.start)
+            left = f", {(self.total - self.done) / rate:,.0f} s left" if self.total and rate else ""
+            total = f" of {self.total:,.0f}" if self.total else ""
+            self.output.say(f"{self.title}: {self.done:,.0f}{total} {self.unit}, {rate:,.1f}/s{left}")
+
+    def note(self, text: str) -> None: ...

@@ -1,0 +1,81 @@
+"""Quantizing one unit: source weights in, stored tensors and their dequantized values out.
+
+llm-compressor's ``QuantizationModifier`` does it, on a module that holds the unit's linears alone, so that the bits are those
+of its ``oneshot`` over the whole model while one unit is in memory. The global scale of a static input comes from the
+statistics of a separate calibration pass (:mod:`clefquant.quantize.statistics`).
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from clefquant.recipes.formats import Format
+from clefquant.recipes.fused import fused_gdn_inputs
+from clefquant.release.units import Unit
+
+
+class QuantizedLinear(NamedTuple):
+    """``tensors``: what a checkpoint stores, by local name (``weight_packed``, ``weight_scale``, …); ``weight``: their
+    dequantized value [O, I] in the source dtype; ``scheme``: compressed-tensors' scheme, with ``format`` set."""
+
+    tensors: dict[str, torch.Tensor]
+    weight: torch.Tensor
+    scheme: Any
+
+
+def scheme_of(fmt: Format, targets: list[str]) -> Any:
+    """compressed-tensors' ``QuantizationScheme`` of a format, its ``format`` written out."""
+    from compressed_tensors.quantization import preset_name_to_scheme
+
+    return preset_name_to_scheme(fmt.preset, targets).model_copy(update={"format": fmt.ct_format})
+
+
+def quantize_unit(
+    unit: Unit, weights: Mapping[str, torch.Tensor], fmt: Format, input_amax: Mapping[str, float]
+) -> dict[str, QuantizedLinear]:
+    """Quantize every linear of ``unit``.
+
+    ``weights``: full linear name to its source weight [O, I] (bfloat16). ``input_amax``: full linear name to the largest
+    absolute input seen in calibration; read for formats with a static input scale alone. The result has the same keys.
+    """
+    from compressed_tensors.compressors import compress_module
+    from compressed_tensors.quantization import apply_quantization_config
+    from compressed_tensors.quantization.utils import generate_gparam
+    from llmcompressor.modifiers.quantization import QuantizationModifier
+    from llmcompressor.modifiers.quantization.calibration import observe, update_qparams
+
+    block = torch.nn.Module()
+    for linear in unit.linears:
+        leaf = torch.nn.Linear(linear.in_features, linear.out_features, bias=False, device="meta")
+        leaf.weight = torch.nn.Parameter(weights[linear.name], requires_grad=False)
+        block.add_module(linear.name.rsplit(".", 1)[1], leaf)
+    modifier = QuantizationModifier(config_groups={"group_0": scheme_of(fmt, ["Linear"])})
+    with fused_gdn_inputs():
+        # what initialize_quantization does, without a progress bar per unit
+        apply_quantization_config(block, modifier.resolved_config, show_progress=False)
+        modifier.start_calibration(block)
+    leaves = dict(zip(unit.linears, block.children(), strict=True))
+    observe(leaves.values(), "weight")
+    update_qparams(leaves.values(), "weight")
+    if fmt.static_input:
+        for linear, leaf in leaves.items():
+            # in the weight's dtype, as the observer of a model in that dtype would compute it
+            amax = torch.tensor([input_amax[linear.name]], dtype=weights[linear.name].dtype)
+            leaf.input_global_scale.data.copy_(generate_gparam(-amax, amax))
+    modifier.end_calibration(block)
+    result = {}
+    for linear, leaf in leaves.items():
+        compress_module(leaf)
+        tensors = {name: tensor.detach() for name, tensor in leaf.state_dict().items()}
+        result[linear.name] = QuantizedLinear(tensors, dequantize(tensors, leaf.quantization_scheme), leaf.quantization_scheme)
+    return result
+
+
+def dequantize(tensors: Mapping[str, torch.Tensor], scheme: Any) -> torch.Tensor:
+    """The weight [O, I] that ``tensors`` stand for, by compressed-tensors' own decompressor of ``scheme.format``."""
+    from compressed_tensors.compressors import BaseCompressor
+
+    compressor = BaseCompressor.get_value_from_registry(scheme.format.value)
+    weight: torch.Tensor = compressor.decompress(dict(tensors), scheme)["weight"]
+    return weight

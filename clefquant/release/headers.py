@@ -1,0 +1,91 @@
+"""Reading safetensors headers: which tensor is where, of which dtype and shape, without reading any weight.
+
+A safetensors file is eight bytes of little-endian header length, the JSON header, then the tensors' bytes one after
+another; ``data_offsets`` count from the end of the header.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clefquant.errors import InputError
+
+_HEAD_PREFIX = "joint_head"
+_LFS_FIRST_LINE = b"version https://git-lfs"
+_MAX_HEADER_BYTES = 100 << 20
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where one tensor's bytes are. ``dtype`` in safetensors' spelling (``BF16``, ``F8_E4M3``, ``U8``, …)."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def bytes(self) -> int:
+        """Size of the tensor in the file."""
+        return self.end - self.start
+
+    def read(self) -> bytes:
+        """The tensor's bytes, as stored."""
+        with self.file.open("rb") as handle:
+            handle.seek(self.start)
+            return handle.read(self.bytes)
+
+
+def read_header(file: Path) -> dict[str, TensorInfo]:
+    """Tensors of one safetensors file with absolute byte offsets. InputError when the file is cut, a pointer or no such file."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as handle:
+            prefix = handle.read(8)
+            if prefix + handle.read(len(_LFS_FIRST_LINE) - 8) == _LFS_FIRST_LINE:
+                raise InputError(f"{file} is a Git LFS pointer, not weights; fetch it with `git lfs pull`.")
+            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+            if not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
+                raise InputError(f"{file} is not a whole safetensors file ({size} bytes); download or write it again.")
+            handle.seek(8)
+            header: dict[str, Any] = json.loads(handle.read(length))
+    except FileNotFoundError:
+        raise InputError(f"{file} does not exist, but the index names it; the release is incomplete.") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{file} has a damaged header: {error}") from error
+    header.pop("__metadata__", None)
+    base, found = 8 + length, {}
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        found[name] = TensorInfo(file, entry["dtype"], tuple(entry["shape"]), base + start, base + end)
+    end = max((info.end for info in found.values()), default=base)
+    if end != size:
+        raise InputError(f"{file} has {size} bytes, its header describes {end}; it was cut or overwritten.")
+    return found
+
+
+def read_backbone(folder: Path) -> dict[str, TensorInfo]:
+    """Every backbone tensor of a release: of the index's shards, or of each weight file but the head when there is none."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        except (UnicodeDecodeError, json.JSONDecodeError, KeyError) as error:
+            raise InputError(f"{index} has no readable weight_map: {error}") from error
+        names = sorted(set(weight_map.values()))
+    else:
+        weight_map = {}
+        names = sorted(file.name for file in folder.glob("*.safetensors") if not file.name.startswith(_HEAD_PREFIX))
+    if not names:
+        raise InputError(f"{folder} holds no *.safetensors weights.")
+    found: dict[str, TensorInfo] = {}
+    for name in names:
+        if Path(name).name != name:
+            raise InputError(f"{index} names {name!r}, which leaves the release folder.")
+        found.update(read_header(folder / name))
+    if missing := sorted(set(weight_map) - set(found)):
+        raise InputError(f"{index} lists {len(missing)} tensors that no shard holds, first {missing[0]}.")
+    return {name: info for name, info in found.items() if not weight_map or name in weight_map}
