@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from clefquant.recipes.config import scheme_of
 from clefquant.recipes.formats import Format
 from clefquant.recipes.fused import fused_gdn_inputs
 from clefquant.release.units import Unit
@@ -17,18 +18,11 @@ from clefquant.release.units import Unit
 
 class QuantizedLinear(NamedTuple):
     """``tensors``: what a checkpoint stores, by local name (``weight_packed``, ``weight_scale``, …); ``weight``: their
-    dequantized value [O, I] in the source dtype; ``scheme``: compressed-tensors' scheme, with ``format`` set."""
+    dequantized value [O, I], float32 or bfloat16; ``scheme``: compressed-tensors' scheme, with ``format`` set."""
 
     tensors: dict[str, torch.Tensor]
     weight: torch.Tensor
     scheme: Any
-
-
-def scheme_of(fmt: Format, targets: list[str]) -> Any:
-    """compressed-tensors' ``QuantizationScheme`` of a format, its ``format`` written out."""
-    from compressed_tensors.quantization import preset_name_to_scheme
-
-    return preset_name_to_scheme(fmt.preset, targets).model_copy(update={"format": fmt.ct_format})
 
 
 def quantize_unit(
@@ -73,9 +67,13 @@ def quantize_unit(
 
 
 def dequantize(tensors: Mapping[str, torch.Tensor], scheme: Any) -> torch.Tensor:
-    """The weight [O, I] that ``tensors`` stand for, by compressed-tensors' own decompressor of ``scheme.format``."""
+    """The weight [O, I] that ``tensors`` stand for, by compressed-tensors' own decompressor of ``scheme.format``.
+
+    A bfloat16 scale is widened first: kernels multiply it in float32, so the product is not rounded to bfloat16 here either.
+    """
     from compressed_tensors.compressors import BaseCompressor
 
     compressor = BaseCompressor.get_value_from_registry(scheme.format.value)
-    weight: torch.Tensor = compressor.decompress(dict(tensors), scheme)["weight"]
+    wide = {name: value.float() if value.dtype == torch.bfloat16 else value for name, value in tensors.items()}
+    weight: torch.Tensor = compressor.decompress(wide, scheme)["weight"]
     return weight

@@ -1,0 +1,124 @@
+"""A quantized checkpoint: the source release with some linears replaced, everything else byte for byte as it was."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clefquant.errors import InputError, PrerequisiteError
+from clefquant.progress import SILENT, Progress
+from clefquant.quantize.inventory import inventory
+from clefquant.quantize.model import quantize_from_disk
+from clefquant.quantize.statistics import KIND as STATISTICS_KIND
+from clefquant.quantize.statistics import SCHEMA_VERSION as STATISTICS_SCHEMA
+from clefquant.quantize.statistics import InputStatistics, write_statistics
+from clefquant.quantize.writer import DEFAULT_SHARD_BYTES, PlannedTensor, ShardWriter
+from clefquant.recipes.config import quantization_config, recipe_yaml
+from clefquant.recipes.formats import BF16, find_format
+from clefquant.recipes.layout import Layout
+from clefquant.release.artefact import check_new_folder, new_folder, provenance, write_json, write_text
+from clefquant.release.release import Release
+
+KIND = "checkpoint"
+SCHEMA_VERSION = 1
+#: The oldest clef-vllm that serves what this version writes.
+MINIMUM_PLUGIN_VERSION = "0.1.0"
+
+
+def check_quantizable(release: Release, layout: Layout, statistics_available: bool, out: Path) -> None:
+    """Refuse, before anything slow, what cannot end well; see the messages."""
+    check_new_folder(out)
+    if release.quantization is not None:
+        found = release.quantization.get("format") or release.quantization.get("quant_method", "an unknown format")
+        raise InputError(f"{release.path} is already quantized ({found}). Quantize the BF16 release it was made from.")
+    if odd := sorted({i.dtype for u in release.units for n in u.linears if (i := release.tensors[f"{n.name}.weight"]).dtype != "BF16"}):
+        raise InputError(f"{release.path} stores linears as {', '.join(odd)}; quantization starts from BF16 weights.")
+    needing = sorted({name for name in layout.units.values() if find_format(name).static_input})
+    if needing and not statistics_available:
+        raise InputError(f"{', '.join(needing)} needs --calibration SET for its input scales; build one with `clefquant calibrate`.")
+    parent = next(folder for folder in out.absolute().parents if folder.exists())
+    free, needed = shutil.disk_usage(parent).free, layout.bytes + sum(file.stat().st_size for file in release.side_files)
+    if free < needed:
+        raise PrerequisiteError(f"{parent} has {free / 1e9:.1f} GB free, the checkpoint needs {needed / 1e9:.1f} GB.")
+
+
+def write_checkpoint(
+    release: Release,
+    layout: Layout,
+    statistics: Mapping[str, InputStatistics],
+    out: Path,
+    *,
+    calibration_sha256: str | None = None,
+    max_shard_bytes: int = DEFAULT_SHARD_BYTES,
+    progress: Progress = SILENT,
+) -> Path:
+    """Quantize ``release`` by ``layout`` into the new folder ``out``, one unit in memory at a time.
+
+    ``statistics``: of the calibration pass, by full linear name; may be empty for formats with dynamic inputs alone.
+    """
+    check_quantizable(release, layout, bool(statistics), out)
+    amax = {name: value.amax for name, value in statistics.items()}
+    plan = _plan(release, layout)
+    parents = {"model": release.fingerprint} | ({"calibration": calibration_sha256} if calibration_sha256 else {})
+    with new_folder(out) as work:
+        for file in release.side_files:
+            shutil.copyfile(file, work / file.name)
+        with ShardWriter(work, plan, max_shard_bytes) as writer, progress.task("quantizing", len(release.units), "units") as task:
+            for unit in release.units:
+                task.note(f"{unit.name} → {layout.units[unit.name]}")
+                for name, quantized in quantize_from_disk(release, unit, layout.units[unit.name], amax).items():
+                    for local, tensor in quantized.tensors.items():
+                        writer.write(f"{name}.{local}", tensor)
+                task.advance()
+            for name in plan:
+                if name in release.tensors and not _replaced(release, layout, name):
+                    writer.copy(name, release.tensors[name])
+        write_json(work / "config.json", _config(release, layout))
+        layout.write(work / "layout.json")
+        write_text(work / "recipe.yaml", recipe_yaml(release, layout.units))
+        if statistics:
+            head = provenance(STATISTICS_KIND, STATISTICS_SCHEMA, parents)
+            write_statistics(work / "input_statistics.json", dict(statistics), head)
+        head = provenance(KIND, SCHEMA_VERSION, parents)
+        write_json(work / "checkpoint.json", {**head, "model": release.reference, **inventory(release, work)})
+    return out
+
+
+def _replaced(release: Release, layout: Layout, tensor: str) -> bool:
+    return any(
+        tensor == f"{linear.name}.weight" and layout.units[unit.name] != BF16.name for unit in release.units for linear in unit.linears
+    )
+
+
+def _plan(release: Release, layout: Layout) -> dict[str, PlannedTensor]:
+    """Every tensor of the checkpoint in the source's order, a linear's stored tensors at the place of its weight."""
+    stored = {
+        f"{linear.name}.weight": (linear, find_format(layout.units[unit.name]))
+        for unit in release.units
+        for linear in unit.linears
+        if layout.units[unit.name] != BF16.name
+    }
+    plan: dict[str, PlannedTensor] = {}
+    for name, info in release.tensors.items():
+        if name in stored:
+            linear, fmt = stored[name]
+            for local, (dtype, shape) in fmt.stored(linear).items():
+                plan[f"{linear.name}.{local}"] = PlannedTensor.of(dtype, shape)
+        else:
+            plan[name] = PlannedTensor(info.dtype, info.shape, info.bytes)
+    return plan
+
+
+def _config(release: Release, layout: Layout) -> dict[str, Any]:
+    """The source's ``config.json`` with the quantization and our own object added, nothing else changed."""
+    config: dict[str, Any] = json.loads((release.path / "config.json").read_text(encoding="utf-8"))
+    formats = [name for name in layout.formats() if name != BF16.name]
+    config["quantization_config"] = quantization_config(release, layout.units)
+    config["clefquant"] = {
+        "schema_version": SCHEMA_VERSION,
+        "scheme": formats[0] if len(layout.formats()) == 1 else "mixed",
+        "tables": "bf16",
+        "minimum_plugin_version": MINIMUM_PLUGIN_VERSION,
+    }
+    return config

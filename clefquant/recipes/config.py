@@ -1,0 +1,68 @@
+"""A layout in the words of compressed-tensors (``quantization_config``) and of llm-compressor (``recipe.yaml``)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from clefquant.errors import InputError
+from clefquant.recipes.formats import BF16, Format, find_format
+from clefquant.release.release import Release
+
+MIXED = "mixed-precision"
+
+
+def scheme_of(fmt: Format, targets: list[str]) -> Any:
+    """compressed-tensors' ``QuantizationScheme`` of a format, its ``format`` written out."""
+    from compressed_tensors.config import CompressionFormat
+    from compressed_tensors.quantization import preset_name_to_scheme
+
+    return preset_name_to_scheme(fmt.preset, targets).model_copy(update={"format": CompressionFormat(fmt.ct_format)})
+
+
+def config_groups(release: Release, units: Mapping[str, str]) -> dict[str, Any]:
+    """One scheme per format in use; its targets are the exact names of its linears, so each matches one group."""
+    members: dict[str, list[str]] = {}
+    for unit in release.units:
+        if units[unit.name] != BF16.name:
+            members.setdefault(units[unit.name], []).extend(linear.name for linear in unit.linears)
+    if not members:
+        raise InputError("the layout keeps every unit in bf16: there is nothing to quantize.")
+    ordered = sorted(members.items())
+    return {f"group_{number}": scheme_of(find_format(name), targets) for number, (name, targets) in enumerate(ordered)}
+
+
+def ignored_linears(release: Release, units: Mapping[str, str]) -> list[str]:
+    """Full names of every matrix module that stays as it is; embeddings are no Linear and need no entry."""
+    quantized = {linear.name for unit in release.units if units[unit.name] != BF16.name for linear in unit.linears}
+    names = (name.removesuffix(".weight") for name, info in release.tensors.items() if _is_linear(name, info.shape))
+    return [name for name in names if name not in quantized]
+
+
+def _is_linear(name: str, shape: tuple[int, ...]) -> bool:
+    return name.endswith(".weight") and len(shape) == 2 and "embed" not in name.rsplit(".", 2)[-2]
+
+
+def quantization_config(release: Release, units: Mapping[str, str]) -> dict[str, Any]:
+    """What ``config.json`` holds: a ``format`` in every group, exact targets, every other linear in ``ignore``."""
+    from compressed_tensors.quantization import QuantizationConfig, QuantizationStatus
+
+    groups = config_groups(release, units)
+    formats = {scheme.format.value for scheme in groups.values()}
+    config = QuantizationConfig(
+        config_groups=groups,
+        format=formats.pop() if len(formats) == 1 else MIXED,
+        quantization_status=QuantizationStatus.COMPRESSED,
+        ignore=ignored_linears(release, units),
+    )
+    found: dict[str, Any] = config.model_dump(mode="json", exclude={"quant_method"})
+    return {"quant_method": "compressed-tensors", **found}
+
+
+def recipe_yaml(release: Release, units: Mapping[str, str]) -> str:
+    """llm-compressor's own recipe of the same quantization."""
+    from llmcompressor.modifiers.quantization import QuantizationModifier
+    from llmcompressor.recipe import Recipe
+
+    groups, ignore = config_groups(release, units), ignored_linears(release, units)
+    modifier = QuantizationModifier(config_groups=groups, ignore=ignore)
+    text: str = Recipe.from_modifiers(modifier).yaml()
+    return text
