@@ -1,14 +1,17 @@
 """The stored set: records as they were given, tokens as the release encodes them, gold answers apart from the prompt.
 
-A folder of two files. ``set.json`` (the header): kind, schema version, split, seed, tokenizer and release-code hashes, counts
-per source, the sha256 of ``records.jsonl``. ``records.jsonl``: one record a line, keys ``id``, ``group``, ``source``,
-``record`` (exactly as given: nothing padded, nothing dropped), ``answers`` (question id to option id), ``tokens``, and
-``questions`` (id, type number, span of the instruction, spans and ids of the options).
+A folder. ``set.json`` (the header): kind, schema version, split, seed, tokenizer and release-code hashes, counts per source,
+the sha256 of ``records.jsonl``. ``records.jsonl``: one record a line, keys ``id``, ``group``, ``source``, ``sha256`` (of the
+record), ``content`` (hashes of state and media that the leakage guard compares), ``record`` (exactly as given: nothing padded,
+nothing dropped), ``answers`` (question id to option id), ``tokens``, and ``questions`` (id, type number, span of the
+instruction, spans and ids of the options). ``media/``: the bytes of images and videos, named by their sha256; a record refers
+to them as ``{"file": "media/…"}`` and they are opened and processed anew on reading. ``report.json``, ``lengths.png`` and
+``rejected.jsonl`` describe how the set was made.
 """
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +24,12 @@ KIND = "calibration set"
 SCHEMA_VERSION = 1
 HEADER_FILE = "set.json"
 RECORDS_FILE = "records.jsonl"
+REPORT_FILE = "report.json"
+REJECTED_FILE = "rejected.jsonl"
+HISTOGRAM_FILE = "lengths.png"
+MEDIA_FOLDER = "media"
+TOKENIZER_FILE = "tokenizer.json"
+CODE_FILE = "joint_schema_model.py"
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,7 @@ class StoredRecord:
     record: dict[str, Any]
     answers: dict[str, str]
     encoded: Any
+    content: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -47,6 +57,8 @@ class StoredSet:
     path: Path
     header: dict[str, Any]
     code: ModuleType
+    release_folder: Path | None = None
+    _reader: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def __len__(self) -> int:
         """Number of records."""
@@ -54,9 +66,11 @@ class StoredSet:
 
     def __iter__(self) -> Iterator[StoredRecord]:
         """Read the records in stored order, one at a time."""
-        with (self.path / RECORDS_FILE).open(encoding="utf-8", newline="\n") as lines:
-            for line in lines:
-                yield _stored(json.loads(line), self.code)
+        for value in read_lines(self.path):
+            stored = to_record(value, self.code)
+            if stored.record.get("images") or stored.record.get("videos"):
+                stored = self._with_media(stored)
+            yield stored
 
     @property
     def tokens(self) -> int:
@@ -68,22 +82,39 @@ class StoredSet:
         """sha256 of the header, which holds the sha256 of the records."""
         return sha256_json({key: self.header[key] for key in ("records_sha256", "tokenizer_sha256", "code_sha256")})
 
+    def _with_media(self, stored: StoredRecord) -> StoredRecord:
+        from clefquant.calibration.media import attach_media
+
+        return attach_media(self, stored)
+
 
 def open_set(path: Path, release_folder: Path, code: ModuleType) -> StoredSet:
     """Open a set for a release. InputError when it is missing, damaged, or was encoded by another tokenizer or code."""
-    header = read_json(path / HEADER_FILE, KIND, SCHEMA_VERSION)
+    header = read_header(path)
     if not (path / RECORDS_FILE).is_file() or sha256_file(path / RECORDS_FILE) != header["records_sha256"]:
         raise InputError(f"{path / RECORDS_FILE} is not the file that {HEADER_FILE} describes; build the set again.")
-    for key, file in (("tokenizer_sha256", "tokenizer.json"), ("code_sha256", "joint_schema_model.py")):
+    for key, file in (("tokenizer_sha256", TOKENIZER_FILE), ("code_sha256", CODE_FILE)):
         if header[key] != sha256_file(release_folder / file):
             raise InputError(
                 f"{path} was encoded with another {file} than {release_folder} has; calibrate with this model."
             )
-    return StoredSet(path, header, code)
+    return StoredSet(path, header, code, release_folder)
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The header of a set; InputError when ``path`` is none."""
+    return read_json(path / HEADER_FILE, KIND, SCHEMA_VERSION)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a set's records as JSON objects, one at a time, without any model's code."""
+    with (path / RECORDS_FILE).open(encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            yield json.loads(line)
 
 
 def to_line(stored: StoredRecord) -> str:
-    """The line of ``records.jsonl`` for a record."""
+    """The line of ``records.jsonl`` for a record, without its end."""
     questions = [
         [
             q.question_id,
@@ -98,6 +129,8 @@ def to_line(stored: StoredRecord) -> str:
         "id": stored.record_id,
         "group": stored.group,
         "source": stored.source,
+        "sha256": sha256_json(stored.record),
+        "content": list(stored.content),
         "record": stored.record,
         "answers": stored.answers,
         "tokens": list(stored.encoded.input_ids),
@@ -106,7 +139,8 @@ def to_line(stored: StoredRecord) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _stored(value: dict[str, Any], code: ModuleType) -> StoredRecord:
+def to_record(value: dict[str, Any], code: ModuleType) -> StoredRecord:
+    """The record of a line. Its media, if any, are not opened."""
     questions = tuple(
         code.EncodedQuestion(
             question_id=name,
@@ -118,4 +152,7 @@ def _stored(value: dict[str, Any], code: ModuleType) -> StoredRecord:
         for name, kind, span, spans, ids in value["questions"]
     )
     encoded = code.EncodedRecord(input_ids=tuple(value["tokens"]), questions=questions, record_id=value["id"])
-    return StoredRecord(value["id"], value["group"], value["source"], value["record"], value["answers"], encoded)
+    content = tuple(value.get("content", ()))
+    return StoredRecord(
+        value["id"], value["group"], value["source"], value["record"], value["answers"], encoded, content
+    )

@@ -1,0 +1,20 @@
+"""What a source hands on: one record with its place in the source, or the reason why there is none."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One record of a source before it is checked and encoded.
+
+    ``place``: where it came from, for messages (``tickets.jsonl line 17``). ``record``: as it will be stored; images and videos
+    in any form :mod:`clefquant.calibration.media` opens. ``fault``: why it cannot be a record (then ``record`` is empty).
+    """
+
+    place: str
+    record_id: str
+    record: dict[str, Any] = field(default_factory=dict)
+    answers: Any = None
+    group: str = ""
+    fault: str | None = None
