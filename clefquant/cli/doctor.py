@@ -1,0 +1,25 @@
+"""``clefquant doctor``: what this machine can do."""
+
+from pathlib import Path
+
+import typer
+
+from clefquant.cli.console import Output
+from clefquant.errors import PrerequisiteError
+
+
+def doctor(context: typer.Context) -> None:
+    """Show versions, memory, disk and GPU, and what they mean. Exit code 3 when something needed is missing.
+
+    Example: `clefquant doctor`
+    """
+    from clefquant.cli.machine import machine_facts, package_facts
+
+    output: Output = context.obj
+    facts = package_facts() + machine_facts(Path.cwd())
+    for fact in facts:
+        mark = {True: "[green]ok[/green]  ", False: "[red]no[/red]  ", None: "    "}[fact.ok]
+        output.say(f"{mark}{fact.name:<20}{fact.found}" + (f"  → {fact.remedy}" if fact.remedy else ""))
+    output.done({"facts": [fact._asdict() for fact in facts]})
+    if wrong := [fact for fact in facts if fact.ok is False]:
+        raise PrerequisiteError(f"{', '.join(fact.name for fact in wrong)}: install what is shown above, then run doctor again.")

@@ -1,0 +1,1 @@
+"""The whole flow from one YAML file, stage by stage, resumable."""

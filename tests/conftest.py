@@ -1,0 +1,58 @@
+"""Fixtures: the bundled nano, a tiny random release that nobody here wrote, and a small encoded set."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+from pathlib import Path
+
+import pytest
+
+from clefquant.release.load import LoadedRelease, load_release
+from clefquant.release.release import Release, open_release
+
+RECORDS = [
+    {
+        "state": {"ticket": number, "text": "the parcel never came " * (number % 5 + 1)},
+        "questions": {
+            "late": {"type": "noul", "instructions": "Is it about a late delivery?"},
+            "team": {"type": "choice", "instructions": "Which team?", "criteria": {"billing": "money", "shipping": None, "it": "bugs"}},
+            "urgency": {"type": "score", "instructions": "How urgent?", "criteria": ["can wait", "this week", "today"]},
+        },
+    }
+    for number in range(8)
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """clef-finetune's own random release: 4 layers, hidden size 64, byte tokenizer."""
+    from clef_finetune.tiny import build_tiny_release
+
+    return open_release(build_tiny_release(tmp_path_factory.mktemp("tiny") / "release"))
+
+
+@pytest.fixture(scope="session")
+def nano() -> Release:
+    """The bundled trained model."""
+    return open_release("nano")
+
+
+@pytest.fixture(scope="session")
+def tiny_loaded(tiny: Release) -> LoadedRelease:
+    return load_release(tiny)
+
+
+@pytest.fixture(scope="session")
+def encoded(tiny_loaded: LoadedRelease) -> list:
+    tokenizer = tiny_loaded.processor.tokenizer
+    return [tiny_loaded.code.encode_record(tokenizer, record) for record in RECORDS]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that does not exist yet."""
+    return tmp_path / "out"
