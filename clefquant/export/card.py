@@ -1,0 +1,88 @@
+"""The model card: rendered from the release's own files, so that it cannot say what they do not.
+
+Figures come from a verify report of this very release and nowhere else; without one the card says that none were
+measured. What the files do not tell (the base model's Hub id, the calibration sources) is kept in
+``clefquant_card.json``.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from clefquant import __version__
+from clefquant.export.figures import Figures
+from clefquant.export.parts import FORMAT_TITLES, layout_parts
+from clefquant.export.plugin import PLUGIN_FOLDER, plugin_version
+from clefquant.release.artefact import read_json
+from clefquant.release.headers import TensorInfo
+
+CARD_FILE = "README.md"
+FACTS_FILE = "clefquant_card.json"
+FACTS_KIND = "card facts"
+FACTS_SCHEMA = 1
+#: Stands in the snippets until the repository is known.
+UNNAMED_REPO = "ORG/NAME"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def card_facts(
+    *, model: str, base_model: str | None, calibration: dict[str, Any] | None, source_bytes: int | None
+) -> dict[str, Any]:
+    """Contents of ``clefquant_card.json``. ``calibration``: the set's header, of which sources and counts are kept."""
+    kept = ("sources", "records", "tokens", "split", "seed")
+    return {
+        "kind": FACTS_KIND,
+        "schema_version": FACTS_SCHEMA,
+        "model": model,
+        "base_model": base_model,
+        "source_bytes": source_bytes,
+        "calibration": None if calibration is None else {key: calibration[key] for key in kept if key in calibration},
+    }
+
+
+def render_card(folder: Path, tensors: dict[str, TensorInfo], figures: Figures | None, repo: str | None) -> str:
+    """Text of ``README.md`` for the release in ``folder``."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("clefquant.export", "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["gb"] = lambda count: f"{count / 1e9:.1f} GB" if count >= 5e7 else f"{count / 1e6:.1f} MB"
+    return environment.get_template("card.md.j2").render(_values(folder, tensors, figures, repo))
+
+
+def _values(folder: Path, tensors: dict[str, TensorInfo], figures: Figures | None, repo: str | None) -> dict[str, Any]:
+    facts = read_json(folder / FACTS_FILE, FACTS_KIND, FACTS_SCHEMA)
+    ours = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("clefquant", {})
+    layout = folder / "layout.json"
+    units = json.loads(layout.read_text(encoding="utf-8"))["units"] if layout.is_file() else {}
+    parts = layout_parts(units)
+    formats = list(dict.fromkeys(part.format for part in parts if part.format != "BF16"))
+    tables = folder / "clef_head" / "tables_int8.safetensors"
+    scheme = str(ours.get("scheme", "quantized"))
+    return {
+        "repo": repo or UNNAMED_REPO,
+        "title": (repo or f"{facts['model']} {FORMAT_TITLES.get(scheme, scheme)}").rsplit("/", 1)[-1],
+        "model": facts["base_model"] or facts["model"],
+        "base_model": facts["base_model"],
+        "source_bytes": facts["source_bytes"],
+        "weight_bytes": sum(info.bytes for info in tensors.values())
+        + (tables.stat().st_size if tables.is_file() else 0),
+        "parts": parts,
+        "formats": formats,
+        "tags": [fmt.lower() for fmt in formats],
+        "int8_tables": tables.is_file(),
+        "static_input": any(name.endswith(".input_global_scale") for name in tensors),
+        "calibration": facts["calibration"],
+        "figures": figures,
+        "plugin_version": plugin_version(folder / PLUGIN_FOLDER),
+        "minimum_plugin_version": ours.get("minimum_plugin_version"),
+        "has_probe": (folder / "clefquant_probe.json").is_file(),
+        "has_config": (folder / "clefquant.yaml").is_file(),
+        "clefquant_version": __version__,
+    }
