@@ -1,0 +1,108 @@
+"""Running a model from any layer on: what a probe shares with every other probe is computed once.
+
+A decoder layer is ``h + mixer(norm(h))`` (Gated DeltaNet or attention), then ``m + mlp(norm(m))``. A probe of a layer's mixer starts
+from the layer's input ``h``, a probe of its MLP from the state ``m`` between the halves. Both are taken from the unchanged model,
+so that continuing equals the full forward bit for bit.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clefquant.release.head import HeadPlan, batched_head, plan_head
+from clefquant.release.load import LoadedRelease
+from clefquant.sensitivity.shards import Shard
+
+
+@dataclass(frozen=True)
+class PreparedBatch:
+    """A collated batch. ``calls``: the keyword arguments (positions, masks) the model passes to each of its layers."""
+
+    records: tuple[int, ...]
+    sizes: tuple[int, ...]
+    calls: tuple[dict[str, Any], ...]
+    head: HeadPlan
+
+
+class _Recorder(torch.nn.Module):
+    """Stands in for a decoder layer: keeps how it was called, returns its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: torch.Tensor | None = None
+        self.keywords: dict[str, Any] = {}
+
+    def forward(self, hidden_states: torch.Tensor, **keywords: Any) -> torch.Tensor:
+        self.hidden, self.keywords = hidden_states, keywords
+        return hidden_states
+
+
+@contextmanager
+def _recording(text_model: Any) -> Iterator[Sequence[_Recorder]]:
+    """Within the block a forward of the decoder only embeds, and makes positions and masks as it always does."""
+    layers = text_model.layers
+    recorders = [_Recorder() for _ in layers]
+    text_model.layers = torch.nn.ModuleList(recorders)
+    try:
+        yield recorders
+    finally:
+        text_model.layers = layers
+
+
+def prepare(loaded: LoadedRelease, shard: Shard) -> Iterator[tuple[PreparedBatch, torch.Tensor]]:
+    """Yield every batch of a shard with the embedded prompts [B, L, H] that enter layer 0."""
+    table = loaded.model.language_model.get_output_embeddings().weight
+    pad = loaded.processor.tokenizer.pad_token_id
+    for group in shard.groups:
+        encoded = [shard.records[index].encoded for index in group]
+        batch = loaded.code.collate_records(encoded, pad, loaded.device)
+        media = batch["media"]
+        text = loaded.model.language_model.model if media else loaded.text_model
+        with _recording(loaded.text_model) as recorders:
+            text(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False, **media)
+        hidden = recorders[0].hidden
+        assert hidden is not None
+        plan = plan_head(encoded, batch["input_ids"], batch["attention_mask"], table, hidden.dtype)
+        sizes = tuple(sum(len(q.option_ids) for q in record.questions) for record in encoded)
+        yield PreparedBatch(group, sizes, tuple(recorder.keywords for recorder in recorders), plan), hidden
+
+
+def run_layers(loaded: LoadedRelease, batch: PreparedBatch, hidden: torch.Tensor, first: int) -> torch.Tensor:
+    """Option logits [N] of a batch from the input [B, L, H] of layer ``first``."""
+    text = loaded.text_model
+    for index in range(first, len(text.layers)):
+        hidden = text.layers[index](hidden, **batch.calls[index])
+    return batched_head(loaded.model.head, batch.head, text.norm(hidden))
+
+
+def run_mlp(loaded: LoadedRelease, middle: torch.Tensor, layer: int) -> torch.Tensor:
+    """Output of ``layer`` from the state between its halves."""
+    module = loaded.text_model.layers[layer]
+    output: torch.Tensor = middle + module.mlp(module.post_attention_layernorm(middle))
+    return output
+
+
+def run_mixer(loaded: LoadedRelease, batch: PreparedBatch, hidden: torch.Tensor, layer: int) -> torch.Tensor:
+    """State between the halves of ``layer``, from its input."""
+    module = loaded.text_model.layers[layer]
+    taken: list[torch.Tensor] = []
+    handle = module.post_attention_layernorm.register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0]))
+    mlp = module.mlp
+    module.mlp = torch.nn.Identity()  # the second half is computed from the state when it is needed
+    try:
+        module(hidden, **batch.calls[layer])
+    finally:
+        module.mlp = mlp
+        handle.remove()
+    return taken[0]
+
+
+def in_record_order(shard: Shard, parts: Sequence[tuple[PreparedBatch, torch.Tensor]]) -> torch.Tensor:
+    """Logits of all batches as one float32 CPU vector, in the order of records, questions and options."""
+    by_record: dict[int, torch.Tensor] = {}
+    for batch, logits in parts:
+        by_record.update(zip(batch.records, logits.float().cpu().split(list(batch.sizes)), strict=True))
+    return torch.cat([by_record[index] for index in range(len(shard.records))])

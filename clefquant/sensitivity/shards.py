@@ -1,0 +1,76 @@
+"""The evaluation set in shards: fixed groups of records that are probed, committed and averaged together.
+
+A shard's batches depend on its records alone, so that a resumed, parallel or serial sweep computes the same numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from clefquant.calibration.stored import StoredRecord, to_line
+from clefquant.errors import InputError
+from clefquant.release.artefact import sha256_json
+from clefquant.release.load import batches
+
+#: Tokens of one shard: what a probe can lose when the sweep is killed.
+DEFAULT_SHARD_TOKENS = 65_536
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Records probed together, and how many tokens a padded batch may hold."""
+
+    records: tuple[StoredRecord, ...]
+    batch_tokens: int
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of the records as stored and of what decides their batches."""
+        return sha256_json([self.batch_tokens, [to_line(record) for record in self.records]])
+
+    @property
+    def tokens(self) -> int:
+        """Prompt tokens."""
+        return sum(record.tokens for record in self.records)
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of the records of every batch; a record with media has a batch of its own."""
+        plain = [index for index, record in enumerate(self.records) if record.encoded.media is None]
+        lengths = [self.records[index].tokens for index in plain]
+        found = [tuple(plain[i] for i in group) for group in batches(lengths, self.batch_tokens)]
+        return (*found, *((i,) for i, record in enumerate(self.records) if record.encoded.media is not None))
+
+    @cached_property
+    def question_sizes(self) -> tuple[int, ...]:
+        """Number of options of every question, in the order of records and questions."""
+        return tuple(len(q.option_ids) for record in self.records for q in record.encoded.questions)
+
+    def regrouped(self) -> "Shard":
+        """The same records in other batches: each alone, or in one batch more when they already are alone."""
+        alone = all(len(group) == 1 for group in self.groups)
+        return Shard(self.records, 2 * max(record.tokens for record in self.records) if alone else 1)
+
+
+def make_shards(records: Sequence[StoredRecord], batch_tokens: int, shard_tokens: int) -> tuple[Shard, ...]:
+    """Deal the records to shards of about ``shard_tokens``, in stored order, so that each is a sample of the whole set."""
+    if not records:
+        raise InputError("the evaluation set has no records; build one with `clefquant calibrate --split evaluation`.")
+    seen: dict[tuple[int, ...], str] = {}
+    for record in records:
+        if (twin := seen.setdefault(tuple(record.encoded.input_ids), record.record_id)) != record.record_id:
+            raise InputError(f"records {twin} and {record.record_id} of the evaluation set are the same; keep one of them.")
+    count = max(1, round(sum(record.tokens for record in records) / shard_tokens))
+    count = min(count, len(records))
+    return tuple(Shard(tuple(records[start::count]), batch_tokens) for start in range(count))
+
+
+def check_disjoint(calibration: Sequence[StoredRecord], evaluation: Sequence[StoredRecord]) -> None:
+    """Refuse evaluation records that calibration has seen (the same prompt, or the same named group of one source)."""
+    prompts = {tuple(record.encoded.input_ids) for record in calibration}
+    shared = [record.record_id for record in evaluation if tuple(record.encoded.input_ids) in prompts]
+    if shared:
+        raise InputError(
+            f"{len(shared)} evaluation records are also in the calibration set, first {shared[0]}; "
+            "figures on them would flatter. Build the sets from different splits."
+        )
