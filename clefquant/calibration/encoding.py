@@ -1,8 +1,8 @@
 """Encoding through the release's own ``encode_record``, with the tokens of text pieces kept for the next record.
 
-The release tokenizes a record piece by piece (header lines, instructions, one option, the state) and joins the token lists.
-So the tokens of a piece do not depend on its neighbours, and a tokenizer that remembers pieces gives the same prompt: for
-records that share a schema only the state is left to tokenize. No rule of the release is repeated here.
+The release tokenizes a record piece by piece (header lines, instructions, one option, the state) and joins the token
+lists. So the tokens of a piece do not depend on its neighbours, and a tokenizer that remembers pieces gives the same prompt:
+for records that share a schema only the state is left to tokenize. No rule of the release is repeated here.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from clefquant.calibration.check import BadRecord
-from clefquant.errors import InputError
+from clefquant.errors import InputError, PrerequisiteError
 
 MAX_PIECE_CHARACTERS = 4096
 MAX_KEPT_CHARACTERS = 8 << 20
@@ -25,8 +25,8 @@ class _Tokens(NamedTuple):
 class PieceTokenizer:
     """A tokenizer that remembers short pieces; stands in for the real one inside ``encode_record``.
 
-    Texts over ``MAX_PIECE_CHARACTERS`` are never kept (they are states). Memory is bounded: when the newer half is full it
-    becomes the older half, and pieces used again move to the newer one.
+    Texts over ``MAX_PIECE_CHARACTERS`` are never kept (they are states). Memory is bounded: when the newer half is full
+    it becomes the older half, and pieces used again move to the newer one.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -65,6 +65,13 @@ class PieceTokenizer:
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
 
+class Encoded(NamedTuple):
+    """The release's ``EncodedRecord``, and how many state tokens did not fit the longest length."""
+
+    record: Any
+    lost_tokens: int
+
+
 @dataclass
 class Encoder:
     """Encodes records for one release. ``processor`` is loaded when the first record with media comes."""
@@ -76,10 +83,10 @@ class Encoder:
 
     def encode(
         self, record: dict[str, Any], record_id: str, *, max_length: int, max_state_tokens: int | None = None
-    ) -> tuple[Any, int]:
-        """The release's ``EncodedRecord`` and how many state tokens did not fit ``max_length``.
+    ) -> Encoded:
+        """Encode a record whose media are opened already (see :mod:`clefquant.calibration.media`).
 
-        ``record``: media already opened (see :mod:`clefquant.calibration.media`). BadRecord when the release refuses it.
+        BadRecord when the release refuses it; PrerequisiteError when a package that decodes video is missing.
         """
         named = {**record, "id": record_id}
         try:
@@ -87,13 +94,18 @@ class Encoder:
             lost = 0
             if len(encoded.input_ids) == max_length:  # full to the brim: was there more?
                 lost = len(self._encode(named, NO_LIMIT_TOKENS, max_state_tokens).input_ids) - max_length
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        except ImportError as error:
+            raise PrerequisiteError(
+                f"{record_id}: a package that decodes video is missing (`pip install torchcodec`): {error}. "
+                "Or give the video as a list of frames."
+            ) from error
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise BadRecord(f"the release cannot encode it: {error or type(error).__name__}") from error
         for question in encoded.questions:
             for start, end in (question.question_span, *question.option_spans):
                 if start >= end:
                     raise BadRecord(f"{question.question_id}: a text without tokens (the model would answer NaN)")
-        return encoded, lost
+        return Encoded(encoded, lost)
 
     def state_tokens(self, state: Any) -> int:
         """Length of a state in tokens, uncut."""

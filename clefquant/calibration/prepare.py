@@ -1,4 +1,4 @@
-"""From a draft to the line of the set: checked, encoded, hashed. A pure function of the draft, so it can run anywhere."""
+"""From a draft to the line of the set: checked, encoded, hashed. A function of the draft alone, so it can run anywhere."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -69,12 +69,12 @@ def _prepare(draft: Draft, record_id: str, limits: Limits, encoder: Encoder) -> 
     if not sha256:
         from clefquant.calibration.media import open_media
 
-        found = open_media(record)
+        found = open_media(record, draft.base)
         record, opened, media = found.stored, found.opened, found.files
         sha256, content = _hash(record), content_keys(record, found.pixel_hashes)
     if limits.min_state_tokens and (have := encoder.state_tokens(record["state"])) < limits.min_state_tokens:
         raise BadRecord(f"the state has {have} tokens, this source asks for {limits.min_state_tokens} at least")
-    encoded, lost = encoder.encode(
+    encoded, lost_tokens = encoder.encode(
         opened, record_id, max_length=limits.max_length, max_state_tokens=limits.max_state_tokens
     )
     stored = StoredRecord(record_id, draft.group or limits.source, limits.source, record, answers, encoded, content)
@@ -87,7 +87,7 @@ def _prepare(draft: Draft, record_id: str, limits: Limits, encoder: Encoder) -> 
         sha256=sha256,
         content=content,
         tokens=stored.tokens,
-        lost_tokens=lost,
+        lost_tokens=lost_tokens,
         types=dict(Counter(question["type"] for question in record["questions"].values())),
         options=sum(len(question.option_ids) for question in encoded.questions),
         odd=tuple(odd),

@@ -1,24 +1,31 @@
 """The stored set: records as they were given, tokens as the release encodes them, gold answers apart from the prompt.
 
-A folder. ``set.json`` (the header): kind, schema version, split, seed, tokenizer and release-code hashes, counts per source,
-the sha256 of ``records.jsonl``. ``records.jsonl``: one record a line, keys ``id``, ``group``, ``source``, ``sha256`` (of the
-record), ``content`` (hashes of state and media that the leakage guard compares), ``record`` (exactly as given: nothing padded,
-nothing dropped), ``answers`` (question id to option id), ``tokens``, and ``questions`` (id, type number, span of the
-instruction, spans and ids of the options). ``media/``: the bytes of images and videos, named by their sha256; a record refers
-to them as ``{"file": "media/…"}`` and they are opened and processed anew on reading. ``report.json``, ``lengths.png`` and
-``rejected.jsonl`` describe how the set was made.
+A folder of
+
+- ``set.json`` (the header): kind, schema version, split, seed, tokenizer and release-code hashes, counts per source, the
+  sha256 of ``records.jsonl``;
+- ``records.jsonl``: one record a line with ``id``, ``group``, ``source``, ``sha256`` (of the record), ``content`` (hashes of
+  state and media that the leakage guard compares), ``record`` (exactly as given: nothing padded, nothing dropped),
+  ``answers`` (question id to option id), ``tokens``, and ``questions`` (id, type number, span of the instruction, spans and
+  ids of the options);
+- ``media/``: the bytes of images and videos, named by their sha256; a record refers to them as ``{"file": "media/…"}`` and
+  they are opened and processed anew on reading;
+- ``report.json``, ``lengths.png``, ``rejected.jsonl``: how the set was made.
 """
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clefquant.errors import InputError
 from clefquant.release.artefact import read_json, sha256_file, sha256_json
+
+if TYPE_CHECKING:
+    from clefquant.calibration.encoding import Encoder
 
 KIND = "calibration set"
 SCHEMA_VERSION = 1
@@ -58,7 +65,6 @@ class StoredSet:
     header: dict[str, Any]
     code: ModuleType
     release_folder: Path | None = None
-    _reader: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def __len__(self) -> int:
         """Number of records."""
@@ -81,6 +87,20 @@ class StoredSet:
     def fingerprint(self) -> str:
         """sha256 of the header, which holds the sha256 of the records."""
         return sha256_json({key: self.header[key] for key in ("records_sha256", "tokenizer_sha256", "code_sha256")})
+
+    @cached_property
+    def encoder(self) -> "Encoder":
+        """The release's encoder, to process media anew. InputError when the set was opened without a release folder."""
+        from clefquant.calibration.encoding import load_encoder
+
+        if self.release_folder is None:
+            raise InputError(f"{self.path} holds media; open it with open_set to say whose processor reads them.")
+        return load_encoder(self.release_folder, self.code)
+
+    def limits(self, source: str) -> dict[str, int | None]:
+        """``max_length`` and ``max_state_tokens`` that the records of a source were encoded with."""
+        about = next((item for item in self.header["sources"] if item["name"] == source), {})
+        return {"max_length": self.header["max_length"], "max_state_tokens": about.get("max_state_tokens")}
 
     def _with_media(self, stored: StoredRecord) -> StoredRecord:
         from clefquant.calibration.media import attach_media

@@ -1,20 +1,69 @@
-"""Which function reads which kind of source."""
+"""Which function reads which kind of source, and which local files a source depends on."""
 
 from collections.abc import Iterator
-from typing import Literal
+from pathlib import Path
+from typing import Any
 
 from clefquant.calibration.draft import Draft
 from clefquant.calibration.encoding import Encoder
-from clefquant.calibration.mixture import GeneratorSource, Mixture, PublicTextSource, Source
+from clefquant.calibration.example import Split
+from clefquant.calibration.mixture import (
+    EventLogSource,
+    FileSource,
+    GeneratorSource,
+    HubSource,
+    ImageFolderSource,
+    PublicTextSource,
+    RequestLogSource,
+    Source,
+)
+from clefquant.calibration.sources.event_log import event_log_drafts
 from clefquant.calibration.sources.generated import generator_drafts, public_text_drafts
+from clefquant.calibration.sources.hub import locate
+from clefquant.calibration.sources.image_folder import image_folder_drafts
+from clefquant.calibration.sources.rows import open_rows
+from clefquant.calibration.sources.table_records import request_drafts, table_drafts
+
+DEFAULT_EVENT_LOGS = 100
 
 
 def drafts(
-    source: Source, mixture: Mixture, split: Literal["calibration", "evaluation"], seed: int, encoder: Encoder
-) -> Iterator[Draft]:
-    """The drafts of one source, in an order fixed by source, split and seed."""
-    if isinstance(source, GeneratorSource):
-        return generator_drafts(source, split, seed)
-    if isinstance(source, PublicTextSource):
-        return public_text_drafts(source, split, seed)
-    raise NotImplementedError(source.kind)
+    source: Source, folder: Path, split: Split, seed: int, count: int | None, encoder: Encoder
+) -> tuple[Iterator[Draft], dict[str, Any]]:
+    """The drafts of one source, in an order fixed by source, split and seed; and where they come from, for the header.
+
+    ``folder``: where relative paths start. Raises InputError or PrerequisiteError when the source is not there.
+    """
+    match source:
+        case GeneratorSource():
+            return generator_drafts(source, split, seed), {"origin": f"generator {source.family}"}
+        case EventLogSource():
+            logs = event_log_drafts(source, split, seed, count or DEFAULT_EVENT_LOGS, encoder.state_tokens)
+            return logs, {"origin": "generator event_log"}
+        case PublicTextSource():
+            from clefquant.calibration.public_text import DATASETS
+
+            found = DATASETS.get(source.dataset)
+            about = {"origin": found.source, "license": found.licence} if found else {}
+            return public_text_drafts(source, split, seed), about
+        case FileSource():
+            path = (folder / source.path).expanduser()
+            return table_drafts(source, [open_rows(path)], path.parent, seed, count), {"origin": path.name}
+        case RequestLogSource():
+            path = (folder / source.path).expanduser()
+            return request_drafts(source, open_rows(path), path.parent, seed, count), {"origin": path.name}
+        case ImageFolderSource():
+            path = (folder / source.path).expanduser()
+            return image_folder_drafts(source, path, seed), {"origin": path.name}
+        case HubSource():
+            located = locate(source, folder)
+            rows = table_drafts(source, [open_rows(file) for file in located.files], located.folder, seed, count)
+            about = {"origin": source.dataset, "revision": located.commit or source.revision or "local copy"}
+            return rows, about
+
+
+def local_files(source: Source, folder: Path) -> list[Path]:
+    """Files and folders of this machine that a source reads."""
+    if isinstance(source, (FileSource, RequestLogSource, ImageFolderSource)):
+        return [(folder / source.path).expanduser()]
+    return [(folder / source.path).expanduser()] if isinstance(source, HubSource) and source.path else []
