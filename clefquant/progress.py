@@ -5,6 +5,7 @@ Library functions take ``progress: Progress = SILENT`` and never print.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Protocol
 
 
@@ -32,7 +33,9 @@ class TaskContext(Protocol):
     """Context manager that yields a :class:`Task`."""
 
     def __enter__(self) -> Task: ...
-    def __exit__(self, *exc: object) -> bool | None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> bool | None: ...
 
 
 class _SilentTask:

@@ -16,7 +16,9 @@ class _Section(BaseModel):
 class SetConfig(_Section):
     """A set to build."""
 
-    mixture: str = Field(description="Mixture file, relative to this file or to the working directory, or a bundled name.")
+    mixture: str = Field(
+        description="Mixture file, relative to this file or to the working directory, or a bundled name."
+    )
     seed: int = Field(0, description="Seed of everything drawn at random in the set.")
 
 
@@ -24,7 +26,9 @@ class PlanConfig(_Section):
     """Which formats to choose from, and under which budget."""
 
     formats: tuple[str, ...] = Field(("fp8", "nvfp4", "mxfp4"), description="Formats a unit may get, besides bf16.")
-    budget: str = Field(description="Bytes of the release (10.3GB), bits a weight (5.2bits), a fraction (0.6x) or kl=0.002.")
+    budget: str = Field(
+        description="Bytes of the release (10.3GB), bits a weight (5.2bits), a fraction (0.6x) or kl=0.002."
+    )
     pin: dict[str, str] = Field(default_factory=dict, description="Unit name to the format it must have.")
 
 
@@ -45,7 +49,7 @@ class RunConfig(_Section):
     layout: str | None = Field(None, description="A layout file: a format for each unit.")
     plan: PlanConfig | None = Field(None, description="Sweep every unit's sensitivity and plan a layout.")
     tables: Literal["bf16", "int8"] = Field("bf16", description="How the embedding and lm_head tables are stored.")
-    verify: VerifyConfig = VerifyConfig()
+    verify: VerifyConfig = Field(default_factory=lambda: VerifyConfig.model_validate({}))
 
     @model_validator(mode="after")
     def _one_way_to_store_units(self) -> "RunConfig":
@@ -69,7 +73,9 @@ def read_config(path: Path) -> RunConfig:
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not YAML: {error}") from error
     if not isinstance(value, dict):
-        raise InputError(f"{path} holds a {type(value).__name__}; a configuration is a mapping with model, out, calibration, …")
+        raise InputError(
+            f"{path} holds a {type(value).__name__}; a configuration is a mapping with model, out, calibration, …"
+        )
     try:
         return RunConfig.model_validate(value)
     except ValidationError as error:

@@ -37,11 +37,11 @@ class Journal:
         """
         target, key = self.out / name, sha256_json(inputs)
         known = self._stages.get(name)
-        if known and known["key"] == key and known["done"] and target.exists() and name not in self._forced:
+        if known is not None and known["key"] == key and known["done"] and target.exists() and name not in self._forced:
             self._say(f"[dim]{name}: done before from the same inputs, kept[/dim]")
             result: dict[str, Any] = known["result"]
             return result
-        same_start = bool(known) and known["key"] == key and not known["done"]
+        same_start = known is not None and known["key"] == key and not known["done"]
         if target.exists() and not (keeps_partial and same_start):
             shutil.rmtree(target)
         self._stages[name] = {"key": key, "done": False}

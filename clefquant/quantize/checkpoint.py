@@ -29,16 +29,25 @@ MINIMUM_PLUGIN_VERSION = "0.1.0"
 def check_quantizable(release: Release, layout: Layout, statistics_available: bool, out: Path) -> None:
     """Refuse, before anything slow, what cannot end well; see the messages."""
     check_new_folder(out)
-    if release.quantization is not None:
-        found = release.quantization.get("format") or release.quantization.get("quant_method", "an unknown format")
-        raise InputError(f"{release.path} is already quantized ({found}). Quantize the BF16 release it was made from.")
-    if odd := sorted({i.dtype for u in release.units for n in u.linears if (i := release.tensors[f"{n.name}.weight"]).dtype != "BF16"}):
+    if odd := sorted(
+        {
+            i.dtype
+            for u in release.units
+            for n in u.linears
+            if (i := release.tensors[f"{n.name}.weight"]).dtype != "BF16"
+        }
+    ):
         raise InputError(f"{release.path} stores linears as {', '.join(odd)}; quantization starts from BF16 weights.")
     needing = sorted({name for name in layout.units.values() if find_format(name).static_input})
     if needing and not statistics_available:
-        raise InputError(f"{', '.join(needing)} needs --calibration SET for its input scales; build one with `clefquant calibrate`.")
+        raise InputError(
+            f"{', '.join(needing)} needs --calibration SET for its input scales; build one with `clefquant calibrate`."
+        )
     parent = next(folder for folder in out.absolute().parents if folder.exists())
-    free, needed = shutil.disk_usage(parent).free, layout.bytes + sum(file.stat().st_size for file in release.side_files)
+    free, needed = (
+        shutil.disk_usage(parent).free,
+        layout.bytes + sum(file.stat().st_size for file in release.side_files),
+    )
     if free < needed:
         raise PrerequisiteError(f"{parent} has {free / 1e9:.1f} GB free, the checkpoint needs {needed / 1e9:.1f} GB.")
 
@@ -64,7 +73,10 @@ def write_checkpoint(
     with new_folder(out) as work:
         for file in release.side_files:
             shutil.copyfile(file, work / file.name)
-        with ShardWriter(work, plan, max_shard_bytes) as writer, progress.task("quantizing", len(release.units), "units") as task:
+        with (
+            ShardWriter(work, plan, max_shard_bytes) as writer,
+            progress.task("quantizing", len(release.units), "units") as task,
+        ):
             for unit in release.units:
                 task.note(f"{unit.name} → {layout.units[unit.name]}")
                 for name, quantized in quantize_from_disk(release, unit, layout.units[unit.name], amax).items():
@@ -87,7 +99,9 @@ def write_checkpoint(
 
 def _replaced(release: Release, layout: Layout, tensor: str) -> bool:
     return any(
-        tensor == f"{linear.name}.weight" and layout.units[unit.name] != BF16.name for unit in release.units for linear in unit.linears
+        tensor == f"{linear.name}.weight" and layout.units[unit.name] != BF16.name
+        for unit in release.units
+        for linear in unit.linears
     )
 
 

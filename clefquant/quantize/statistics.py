@@ -75,17 +75,25 @@ def collect_statistics(
     """
     if not encoded:
         raise InputError("the calibration set has no records; build one with `clefquant calibrate`.")
-    with _collecting(loaded) as (collectors, mask), progress.task("calibrating", sum(len(e.input_ids) for e in encoded), "tok") as task:
+    with (
+        _collecting(loaded) as (collectors, mask),
+        progress.task("calibrating", sum(len(e.input_ids) for e in encoded), "tok") as task,
+    ):
         pad = loaded.processor.tokenizer.pad_token_id
         media = [index for index, record in enumerate(encoded) if record.media is not None]
         plain = [index for index, record in enumerate(encoded) if record.media is None]
-        groups = [[plain[i] for i in group] for group in batches([len(encoded[i].input_ids) for i in plain], batch_tokens)]
+        groups = [
+            [plain[i] for i in group] for group in batches([len(encoded[i].input_ids) for i in plain], batch_tokens)
+        ]
         for group in [*groups, *([index] for index in media)]:
             batch = loaded.code.collate_records([encoded[index] for index in group], pad, loaded.device)
             mask.append(batch["attention_mask"].bool())
             text = loaded.model.language_model.model if batch["media"] else loaded.text_model
             text(
-                input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False, **(batch["media"] or {})
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"],
+                use_cache=False,
+                **(batch["media"] or {}),
             )
             mask.clear()
             task.advance(sum(len(encoded[index].input_ids) for index in group))
@@ -93,7 +101,9 @@ def collect_statistics(
     for group_names, collector in collectors:
         statistics = collector.result()
         if not statistics.amax < float("inf"):
-            raise InputError(f"{group_names[0]} received NaN or infinite inputs in calibration; check the source weights.")
+            raise InputError(
+                f"{group_names[0]} received NaN or infinite inputs in calibration; check the source weights."
+            )
         found.update(dict.fromkeys(group_names, statistics))
     return found
 

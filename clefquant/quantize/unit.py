@@ -13,7 +13,7 @@ import torch
 from clefquant.recipes.config import scheme_of
 from clefquant.recipes.formats import Format
 from clefquant.recipes.fused import fused_gdn_inputs
-from clefquant.release.units import Unit
+from clefquant.release.units import Linear, Unit
 
 
 class QuantizedLinear(NamedTuple):
@@ -49,7 +49,7 @@ def quantize_unit(
         # what initialize_quantization does, without a progress bar per unit
         apply_quantization_config(block, modifier.resolved_config, show_progress=False)
         modifier.start_calibration(block)
-    leaves = dict(zip(unit.linears, block.children(), strict=True))
+    leaves: dict[Linear, Any] = dict(zip(unit.linears, block.children(), strict=True))
     observe(leaves.values(), "weight")
     update_qparams(leaves.values(), "weight")
     if fmt.static_input:
@@ -62,7 +62,9 @@ def quantize_unit(
     for linear, leaf in leaves.items():
         compress_module(leaf)
         tensors = {name: tensor.detach() for name, tensor in leaf.state_dict().items()}
-        result[linear.name] = QuantizedLinear(tensors, dequantize(tensors, leaf.quantization_scheme), leaf.quantization_scheme)
+        result[linear.name] = QuantizedLinear(
+            tensors, dequantize(tensors, leaf.quantization_scheme), leaf.quantization_scheme
+        )
     return result
 
 

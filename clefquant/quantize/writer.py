@@ -48,7 +48,9 @@ class PlannedTensor:
 class ShardWriter:
     """Writes the planned tensors into ``folder``; a context manager that checks on leaving that none is missing."""
 
-    def __init__(self, folder: Path, plan: Mapping[str, PlannedTensor], max_shard_bytes: int = DEFAULT_SHARD_BYTES) -> None:
+    def __init__(
+        self, folder: Path, plan: Mapping[str, PlannedTensor], max_shard_bytes: int = DEFAULT_SHARD_BYTES
+    ) -> None:
         self._plan = dict(plan)
         self._folder = folder
         self._shards = _split(self._plan, max_shard_bytes)
@@ -64,14 +66,15 @@ class ShardWriter:
             file_name = "model.safetensors" if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
             handle = (self._folder / file_name).open("wb")
             self._files.append(handle)
-            base, offset, header = 0, 0, {"__metadata__": {"format": "pt"}}
+            offset = 0
+            header: dict[str, object] = {"__metadata__": {"format": "pt"}}
             for name in names:
                 planned = self._plan[name]
                 header[name] = {
                     "dtype": planned.dtype,
                     "shape": list(planned.shape),
                     "data_offsets": [offset, offset + planned.bytes],
-                }  # type: ignore[assignment]
+                }
                 offset += planned.bytes
             text = json.dumps(header, separators=(",", ":")).encode()
             text += b" " * (-len(text) % 8)  # tensors start on a multiple of eight
@@ -89,7 +92,10 @@ class ShardWriter:
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Write one tensor; dtype and shape must be the planned ones."""
         planned = self._plan[name]
-        assert (_TORCH_DTYPES[tensor.dtype], tuple(tensor.shape)) == (planned.dtype, planned.shape), (name, tensor.shape)
+        assert (_TORCH_DTYPES[tensor.dtype], tuple(tensor.shape)) == (planned.dtype, planned.shape), (
+            name,
+            tensor.shape,
+        )
         handle = self._seek(name)
         handle.write(memoryview(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy()))
 
@@ -110,7 +116,9 @@ class ShardWriter:
         self._missing.discard(name)
         return handle
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for handle in self._files:
             handle.close()
         assert kind is not None or not self._missing, f"never written: {sorted(self._missing)[:5]}"

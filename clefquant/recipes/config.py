@@ -62,7 +62,11 @@ def recipe_yaml(release: Release, units: Mapping[str, str]) -> str:
     from llmcompressor.modifiers.quantization import QuantizationModifier
     from llmcompressor.recipe import Recipe
 
-    groups, ignore = config_groups(release, units), ignored_linears(release, units)
-    modifier = QuantizationModifier(config_groups=groups, ignore=ignore)
+    # the enum would be written as a Python object that no safe loader reads
+    groups = {
+        name: scheme.model_copy(update={"format": scheme.format.value})
+        for name, scheme in config_groups(release, units).items()
+    }
+    modifier = QuantizationModifier(config_groups=groups, ignore=ignored_linears(release, units))
     text: str = Recipe.from_modifiers(modifier).yaml()
     return text

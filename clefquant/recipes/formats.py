@@ -38,8 +38,8 @@ class Format:
         rows, columns = linear.out_features, linear.in_features
         if self.name == "bf16":
             return {"weight": ("BF16", (rows, columns))}
-        weight = {8: ("weight", "F8_E4M3", columns), 4: ("weight_packed", "U8", columns // 2)}[self.weight_bits]
-        tensors = {
+        weight: tuple[str, str, int] = {8: ("weight", "F8_E4M3", columns), 4: ("weight_packed", "U8", columns // 2)}[self.weight_bits]
+        tensors: dict[str, tuple[str, tuple[int, ...]]] = {
             weight[0]: (weight[1], (rows, weight[2])),
             "weight_scale": (self.scale_dtype, (rows, columns // self.group if self.group else 1)),
         }

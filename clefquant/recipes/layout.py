@@ -52,7 +52,9 @@ def make_layout(
     if unknown := sorted(set(units) - known):
         raise InputError(f"the layout names {', '.join(unknown[:3])}, which {release.reference} does not have.")
     if missing := sorted(known - set(units)):
-        raise InputError(f"the layout leaves out {', '.join(missing[:3])}; every unit needs a format (bf16 to keep it).")
+        raise InputError(
+            f"the layout leaves out {', '.join(missing[:3])}; every unit needs a format (bf16 to keep it)."
+        )
     obstacles = [
         obstacle
         for unit in release.units

@@ -4,6 +4,7 @@ A safetensors file is eight bytes of little-endian header length, the JSON heade
 another; ``data_offsets`` count from the end of the header.
 """
 
+import builtins
 import json
 import struct
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class TensorInfo:
         """Size of the tensor in the file."""
         return self.end - self.start
 
-    def read(self) -> bytes:
+    def read(self) -> builtins.bytes:
         """The tensor's bytes, as stored."""
         with self.file.open("rb") as handle:
             handle.seek(self.start)

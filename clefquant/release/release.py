@@ -38,7 +38,12 @@ class Release:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """Quantizable units in layer order. InputError when the backbone is not of this family."""
+        """Quantizable units in layer order. InputError when they are quantized already or not of this family."""
+        if self.quantization is not None:
+            found = self.quantization.get("format") or self.quantization.get("quant_method", "an unknown format")
+            raise InputError(
+                f"{self.path} is already quantized ({found}). Start from the BF16 release it was made from."
+            )
         shapes = {name: info.shape for name, info in self.tensors.items()}
         try:
             units = find_units(shapes)
@@ -87,7 +92,9 @@ def open_release(reference: str | os.PathLike[str]) -> Release:
     path = _locate(text)
     config = _config(path)
     if not (path / HEAD_FILE).is_file():
-        raise InputError(f"{path} has no {HEAD_FILE}: it is a backbone alone, not a Clef release. Give the release folder.")
+        raise InputError(
+            f"{path} has no {HEAD_FILE}: it is a backbone alone, not a Clef release. Give the release folder."
+        )
     for name in (CODE_FILE, HEAD_CONFIG_FILE):
         if not (path / name).is_file():
             raise InputError(f"{path} has no {name}; the release is incomplete, download it again.")
@@ -112,7 +119,12 @@ def _locate(reference: str) -> Path:
 
 def _download(hub_id: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     try:
         return Path(snapshot_download(hub_id))
@@ -137,5 +149,7 @@ def _config(path: Path) -> dict[str, Any]:
         raise InputError(f"{path / 'config.json'} is not JSON: {error}") from error
     architectures = config.get("architectures") if isinstance(config, dict) else None
     if architectures != [ARCHITECTURE]:
-        raise InputError(f"{path / 'config.json'} names architectures {architectures}; a Clef release has [{ARCHITECTURE!r}].")
+        raise InputError(
+            f"{path / 'config.json'} names architectures {architectures}; a Clef release has [{ARCHITECTURE!r}]."
+        )
     return dict(config)

@@ -32,10 +32,18 @@ def _oneshot(release, units, encoded, out, monkeypatch):
     assert hasattr(entry, "norm_calibration_context")
     monkeypatch.setattr(entry, "norm_calibration_context", lambda *_, **__: nullcontext())
     loaded = load_release(release, dtype=torch.bfloat16)
-    rows = [{"input_ids": torch.tensor([e.input_ids]), "attention_mask": torch.ones(1, len(e.input_ids), dtype=torch.long)} for e in encoded]
+    rows = [
+        {"input_ids": torch.tensor([e.input_ids]), "attention_mask": torch.ones(1, len(e.input_ids), dtype=torch.long)}
+        for e in encoded
+    ]
     recipe = QuantizationModifier(config_groups=config_groups(release, units), ignore=ignored_linears(release, units))
     with fused_gdn_inputs():
-        oneshot(model=loaded.model.language_model, recipe=recipe, pipeline="basic", dataset=DataLoader(rows, batch_size=None))
+        oneshot(
+            model=loaded.model.language_model,
+            recipe=recipe,
+            pipeline="basic",
+            dataset=DataLoader(rows, batch_size=None),
+        )
     loaded.model.language_model.save_pretrained(out, save_compressed=True)
     return load_file(out / "model.safetensors")
 
@@ -44,7 +52,9 @@ def _oneshot(release, units, encoded, out, monkeypatch):
 def test_bits_equal_oneshot(tiny, encoded, scheme, tmp_path, monkeypatch):
     units, encoded = _units(tiny, scheme), encoded[:2]  # bfloat16 is slow on a CPU
     statistics = collect_statistics(load_release(tiny, dtype=torch.bfloat16), encoded)
-    ours = load_file(write_checkpoint(tiny, make_layout(tiny, units), statistics, tmp_path / "ours") / "model.safetensors")
+    ours = load_file(
+        write_checkpoint(tiny, make_layout(tiny, units), statistics, tmp_path / "ours") / "model.safetensors"
+    )
     theirs = _oneshot(tiny, units, encoded, tmp_path / "theirs", monkeypatch)
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():

@@ -1,0 +1,72 @@
+"""Layouts: sizes, refusals, and the configuration they become."""
+
+import json
+
+import pytest
+
+from clefquant.errors import InputError
+from clefquant.recipes.config import quantization_config, recipe_yaml
+from clefquant.recipes.layout import make_layout, read_layout, uniform_layout
+
+
+def test_bytes_of_bf16_are_the_source(tiny):
+    layout = uniform_layout(tiny, "bf16")
+    assert (layout.bytes, layout.bits_per_weight) == (tiny.backbone_bytes, 16)
+
+
+@pytest.mark.parametrize(("scheme", "bits"), [("nvfp4", 4.5), ("mxfp4", 4.25), ("fp8", 8)])
+def test_bits(tiny, scheme, bits):
+    assert (
+        bits <= uniform_layout(tiny, scheme).bits_per_weight < bits + 0.4
+    )  # rows' and tensors' scales weigh much in tiny
+
+
+def test_written_layout_is_read_back(tiny, tmp_path):
+    layout = uniform_layout(tiny, "nvfp4")
+    layout.write(tmp_path / "layout.json")
+    assert read_layout(tmp_path / "layout.json", tiny) == layout
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda units: units.pop("layers.0.mlp"), "leaves out layers.0.mlp"),
+        (lambda units: units.update({"layers.9.mlp": "fp8"}), "names layers.9.mlp"),
+        (lambda units: units.update({"layers.0.mlp": "fp3"}), "unknown format 'fp3'; allowed: fp8, nvfp4, mxfp4"),
+    ],
+)
+def test_refusals(tiny, change, message):
+    units = {unit.name: "fp8" for unit in tiny.units}
+    change(units)
+    with pytest.raises(InputError, match=message):
+        make_layout(tiny, units)
+
+
+def test_every_linear_is_in_one_group_or_ignored(tiny):
+    formats = ("fp8", "nvfp4", "mxfp4", "bf16")
+    units = {unit.name: formats[i % 4] for i, unit in enumerate(tiny.units)}
+    config = quantization_config(tiny, units)
+    json.dumps(config)
+    assert config["format"] == "mixed-precision"
+    assert {group["format"] for group in config["config_groups"].values()} == {
+        "float-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
+    }  # fmt: skip
+    named = [target for group in config["config_groups"].values() for target in group["targets"]] + config["ignore"]
+    assert len(named) == len(set(named))
+    quantizable = {linear.name for unit in tiny.units for linear in unit.linears}
+    assert quantizable <= set(named)
+    assert {"lm_head", "model.language_model.layers.0.linear_attn.in_proj_a"} <= set(config["ignore"])
+    assert any(name.startswith("model.visual.") for name in config["ignore"])
+
+
+def test_recipe_is_one_that_llm_compressor_reads(tiny, tmp_path):
+    from llmcompressor.recipe import Recipe
+
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(tiny, uniform_layout(tiny, "nvfp4").units))
+    (modifier,) = Recipe.create_instance(str(tmp_path / "recipe.yaml")).modifiers
+    assert modifier.resolved_config.config_groups["group_0"].weights.group_size == 16
+
+
+def test_nothing_to_quantize(tiny):
+    with pytest.raises(InputError, match="nothing to quantize"):
+        quantization_config(tiny, uniform_layout(tiny, "bf16").units)
