@@ -56,21 +56,21 @@ def make_shards(records: Sequence[StoredRecord], batch_tokens: int, shard_tokens
     """Deal the records to shards of about ``shard_tokens``, in stored order, so that each is a sample of the whole set."""
     if not records:
         raise InputError("the evaluation set has no records; build one with `clefquant calibrate --split evaluation`.")
-    seen: dict[tuple[int, ...], str] = {}
-    for record in records:
-        if (twin := seen.setdefault(tuple(record.encoded.input_ids), record.record_id)) != record.record_id:
-            raise InputError(f"records {twin} and {record.record_id} of the evaluation set are the same; keep one of them.")
     count = max(1, round(sum(record.tokens for record in records) / shard_tokens))
     count = min(count, len(records))
     return tuple(Shard(tuple(records[start::count]), batch_tokens) for start in range(count))
 
 
 def check_disjoint(calibration: Sequence[StoredRecord], evaluation: Sequence[StoredRecord]) -> None:
-    """Refuse evaluation records that calibration has seen (the same prompt, or the same named group of one source)."""
-    prompts = {tuple(record.encoded.input_ids) for record in calibration}
-    shared = [record.record_id for record in evaluation if tuple(record.encoded.input_ids) in prompts]
+    """Refuse evaluation records that calibration has seen: the same prompt, or the same content under other questions."""
+    seen: set[object] = {key for record in calibration for key in _identities(record)}
+    shared = [record.record_id for record in evaluation if seen.intersection(_identities(record))]
     if shared:
         raise InputError(
-            f"{len(shared)} evaluation records are also in the calibration set, first {shared[0]}; "
-            "figures on them would flatter. Build the sets from different splits."
+            f"{len(shared)} evaluation records are also in the calibration set, first {shared[0]}; figures on them would "
+            "flatter. Build the sets from different splits (`clefquant calibrate --split evaluation`)."
         )
+
+
+def _identities(record: StoredRecord) -> tuple[object, ...]:
+    return (tuple(record.encoded.input_ids), *record.content)

@@ -1,0 +1,144 @@
+"""The sweep: every unit alone in every format, scored by how far it moves the option probabilities."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from clefquant.calibration.stored import StoredRecord
+from clefquant.errors import InputError
+from clefquant.progress import SILENT, Progress
+from clefquant.recipes.formats import BF16, find_format
+from clefquant.release.artefact import provenance, sha256_json
+from clefquant.release.load import DEFAULT_BATCH_TOKENS, LoadedRelease
+from clefquant.release.release import HEAD_FILE, Release
+from clefquant.sensitivity.probe import Keys, Work, work_list
+from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
+from clefquant.sensitivity.states import DEFAULT_CACHE_BYTES
+from clefquant.sensitivity.store import Probe, ProbeStore
+from clefquant.sensitivity.table import KIND, SCHEMA_VERSION, SensitivityTable, UnitInfo
+from clefquant.sensitivity.tabulate import Questions, tabulate
+from clefquant.sensitivity.walk import probes, reference_probe
+
+STORE_FILE, TABLE_FILE, CSV_FILE = "sensitivity.sqlite", "sensitivity.json", "sensitivity.csv"
+
+
+class Runner(Protocol):
+    """Does probes somewhere: in this process, or spread over others. Yields them in any order."""
+
+    def __call__(self, shards: Sequence[Shard], work: Sequence[Work], input_amax: Mapping[str, float]) -> Iterator[Probe]: ...
+
+
+def sweep(
+    loaded: LoadedRelease,
+    input_amax: Mapping[str, float],
+    records: Sequence[StoredRecord],
+    formats: Sequence[str],
+    out: Path,
+    *,
+    batch_tokens: int = DEFAULT_BATCH_TOKENS,
+    shard_tokens: int = DEFAULT_SHARD_TOKENS,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
+    runner: Runner | None = None,
+    progress: Progress = SILENT,
+) -> SensitivityTable:
+    """Probe every unit in every format on ``records`` and tabulate; what ``out``'s sqlite file already holds is not done again.
+
+    ``input_amax``: largest absolute calibration input per linear. Writes ``sensitivity.sqlite`` as it goes, then
+    ``sensitivity.json`` and ``sensitivity.csv``. Raises InputError on an empty set, unknown formats, or when the unchanged model
+    itself answers NaN.
+    """
+    release = loaded.release
+    names = checked_formats(release, formats, input_amax)
+    shards = make_shards(records, batch_tokens, shard_tokens)
+    keys = Keys.of(loaded)
+    work = work_list(keys, release.units, names, shards, input_amax)
+
+    def here(shards: Sequence[Shard], work: Sequence[Work], input_amax: Mapping[str, float]) -> Iterator[Probe]:
+        return probes(loaded, shards, work, input_amax, cache_bytes=cache_bytes, spill_folder=out)
+
+    with ProbeStore(out / STORE_FILE) as store:
+        with progress.task("unchanged model", 2 * len(shards), "passes") as task:
+            unchanged = {
+                regrouped: [_reference(store, loaded, keys, shard, regrouped=regrouped, task=task) for shard in shards]
+                for regrouped in (False, True)
+            }
+        if broken := sum(probe.failed for probe in unchanged[False]):
+            raise InputError(f"{release.reference} itself gives {broken} NaN or infinite logits; there is nothing to compare with.")
+        done = store.have(item.key for item in work)
+        left = [item for item in work if item.key not in done]
+        with progress.task("probing", len(work), "probes") as task:
+            task.advance(len(done))
+            for probe in (runner or here)(shards, left, input_amax) if left else ():
+                store.add(probe)
+                task.advance()
+                task.note(f"{probe.subject} {probe.format}")
+        table = _table(release, names, shards, unchanged, work, store, input_amax)
+    if table.failed:
+        worst = ", ".join(f"{entry.unit} in {entry.format}" for entry in table.failed[:3])
+        progress.warn(f"{len(table.failed)} probes gave NaN or infinite logits and are left out of planning: {worst}")
+    table.write(out / TABLE_FILE)
+    table.write_csv(out / CSV_FILE)
+    return table
+
+
+def checked_formats(release: Release, formats: Sequence[str], input_amax: Mapping[str, float]) -> list[str]:
+    """The formats asked, each once and without bf16; InputError when one is unknown or lacks its input statistics."""
+    names = [find_format(name).name for name in dict.fromkeys(formats) if name != BF16.name]
+    if not names:
+        raise InputError("no format to probe; name at least one beside bf16 (--formats fp8,nvfp4).")
+    if release.quantization is not None:
+        raise InputError(f"{release.reference} is already quantized; a sweep needs the BF16 release.")
+    static = [name for name in names if find_format(name).static_input]
+    missing = [linear.name for unit in release.units for linear in unit.linears if linear.name not in input_amax]
+    if static and missing:
+        raise InputError(f"{static[0]} needs input statistics of {missing[0]} (and {len(missing) - 1} more); calibrate first.")
+    return names
+
+
+def unit_infos(release: Release, formats: Sequence[str]) -> list[UnitInfo]:
+    """Every unit with its bytes in ``bf16`` and in each format that can store it."""
+    found = []
+    for unit in release.units:
+        able = [f for f in map(find_format, (BF16.name, *formats)) if not any(f.obstacle(x) for x in unit.linears)]
+        sizes = {fmt.name: sum(fmt.tensor_bytes(linear) for linear in unit.linears) for fmt in able}
+        found.append(UnitInfo(name=unit.name, layer=unit.layer, kind=unit.kind, weights=unit.weights, bytes=sizes))
+    return found
+
+
+def _reference(store: ProbeStore, loaded: LoadedRelease, keys: Keys, shard: Shard, *, regrouped: bool, task) -> Probe:  # type: ignore[no-untyped-def]
+    key = keys.key("noise" if regrouped else "reference", None, shard)
+    if not store.have([key]):
+        store.add(reference_probe(loaded, keys, shard, regrouped=regrouped))
+    task.advance()
+    return store.get(key)
+
+
+def _table(
+    release: Release, formats: list[str], shards: Sequence[Shard], unchanged: Mapping[bool, list[Probe]],
+    work: Sequence[Work], store: ProbeStore, input_amax: Mapping[str, float],
+) -> SensitivityTable:  # fmt: skip
+    questions = Questions(tuple(record for shard in shards for record in shard.records))
+    by_entry: dict[tuple[str, str], list[Probe]] = {}
+    for item in work:
+        by_entry.setdefault((item.unit.name, item.format), []).append(store.get(item.key))
+    units = unit_infos(release, formats)
+    quantizable = sum(unit.bytes[BF16.name] for unit in units)
+    parents = {
+        "model": release.fingerprint,
+        "records": sha256_json([shard.fingerprint for shard in shards]),
+        "input_statistics": sha256_json(dict(input_amax)),
+    }
+    return SensitivityTable(
+        origin={key: value for key, value in provenance(KIND, SCHEMA_VERSION, parents).items() if key not in ("kind", "schema_version", "command")},
+        model=release.reference,
+        formats=formats,
+        units=units,
+        other_bytes=release.backbone_bytes - quantizable,
+        head_bytes=(release.path / HEAD_FILE).stat().st_size,
+        record_ids=[record.record_id for record in questions.records],
+        questions=questions.counted,
+        noise=tabulate("", "noise", questions, unchanged[False], unchanged[True]),
+        entries=[
+            tabulate(unit, name, questions, unchanged[False], found) for (unit, name), found in by_entry.items()
+        ],
+    )
