@@ -15,7 +15,11 @@ from clefquant.release.headers import TensorInfo
 
 _BLOCK_BYTES = 8 << 20
 _AGAIN = "quantize again; a dead module needs calibration records that reach it"
-_SCALES = ("_scale", "_scale_inv", "_scale_2", ".scale")
+#: Last part of a scale's name; ``scale`` is that of an int8 table. The head's own logit scales may be anything.
+_SCALES = {
+    "weight_scale", "weight_global_scale", "input_global_scale", "input_scale", "weight_scale_inv", "weight_scale_2",
+    "scale",
+}  # fmt: skip
 
 
 @dataclass
@@ -64,7 +68,7 @@ def _read(path: Path, tensors: Mapping[str, TensorInfo], task: Task) -> tuple[st
 
 
 def _count(name: str, dtype: str, block: bytes, into: _Counts) -> None:
-    scale = name.endswith(_SCALES)
+    scale = _is_scale(name)
     if dtype == "BF16":
         words = np.frombuffer(block[: len(block) // 2 * 2], "<u2")
         into.not_finite += int(np.count_nonzero((words & 0x7F80) == 0x7F80))
@@ -84,7 +88,7 @@ def _count(name: str, dtype: str, block: bytes, into: _Counts) -> None:
 
 
 def _judge(name: str, tensors: Mapping[str, TensorInfo], count: _Counts, file: str) -> Iterator[Finding]:
-    info, scale = tensors[name], name.endswith(_SCALES)
+    info, scale = tensors[name], _is_scale(name)
     if count.not_finite:
         what = {
             "F8_E4M3": "E4M3 bytes that mean NaN (7F or FF)",
@@ -103,6 +107,10 @@ def _judge(name: str, tensors: Mapping[str, TensorInfo], count: _Counts, file: s
         else:
             message = f"{name} holds {count.zero} zero scales over weights that are zero"
             yield warning("zero-scale", message, "harmless where a reader multiplies, not where it divides", file, name)
+
+
+def _is_scale(name: str) -> bool:
+    return name.rpartition(".")[2] in _SCALES
 
 
 def _lost_weights(name: str, tensors: Mapping[str, TensorInfo]) -> int:

@@ -1,0 +1,176 @@
+"""The release folder: what it holds, byte for byte, and what never appears half-written."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from clefquant.errors import CheckFailed, InputError, PrerequisiteError
+from clefquant.export import plugin, release_folder, shards
+from clefquant.export.figures import RELEASE_KEY
+from clefquant.export.release_folder import export_release
+from clefquant.export.sums import SUMS_FILE, release_files
+from clefquant.export.verified import complete_card, verified_sha256
+from clefquant.release.artefact import sha256_file
+from clefquant.release.headers import read_backbone
+
+REPORT = {
+    "schema_version": 1,
+    "backend": "simulate",
+    "hardware": "2 CPU cores",
+    "overall": {"agreement": 0.987, "kl": 0.0021},
+    "groups": {"routing": {"agreement": 0.98, "kl": 0.003}},
+    "noise_floor": {"kl": 1e-9, "agreement": 1.0},
+}
+
+
+def test_weights_and_side_files_keep_their_bytes(mixed, release):
+    source, written = read_backbone(mixed), read_backbone(release)
+    assert sorted(source) == sorted(written)
+    assert all(source[name].read() == written[name].read() for name in source)
+    assert len({info.file for info in written.values()}) > 2
+    for file in mixed.iterdir():
+        if file.is_file() and not file.name.startswith("model"):
+            assert (release / file.name).read_bytes() == file.read_bytes()
+
+
+def test_tensors_start_aligned_and_shards_stay_under_the_limit(release):
+    for name, info in read_backbone(release).items():
+        assert info.start % {"F32": 4, "BF16": 2}.get(info.dtype, 1) == 0, name
+    assert all(file.stat().st_size < 220_000 for file in release.glob("model*.safetensors"))
+
+
+def test_checksums_cover_every_file_and_satisfy_sha256sum(release):
+    listed = {line.split("  ", 1)[1] for line in (release / SUMS_FILE).read_text().splitlines()}
+    assert listed == set(release_files(release))
+    subprocess.run(["sha256sum", "--quiet", "--strict", "-c", SUMS_FILE], cwd=release, check=True)
+
+
+def test_the_plugin_is_its_source_without_tests_and_builds(release):
+    source = plugin.plugin_source()
+    copied = {
+        file.relative_to(release / "vllm_plugin") for file in (release / "vllm_plugin").rglob("*") if file.is_file()
+    }
+    assert copied == set(plugin.plugin_files(source))
+    assert all(not {"tests", "build", "__pycache__"} & set(file.parts) for file in copied)
+
+
+def test_an_export_repeats_byte_for_byte(mixed, tmp_path):
+    first, second = (export_release(mixed, tmp_path / name) for name in "ab")
+    assert first.sums_sha256 == second.sums_sha256 == sha256_file(first.path / SUMS_FILE)
+
+
+def test_the_card_states_the_files_and_no_figure(release):
+    text = (release / "README.md").read_text()
+    head = yaml.safe_load(text.split("---")[1])
+    assert head["base_model"] == "Cloudflare/clef-flash"
+    assert head["base_model_relation"] == "quantized"
+    assert head["license"] == "apache-2.0"
+    assert None not in head.values()
+    assert "NVFP4" in text
+    assert "Not measured for this release" in text
+    measured = re.findall(r"\d+(?:\.\d+)? ?(?:%|x faster|records/s|tok/s|ms\b)", text)
+    assert measured == []
+
+
+def test_figures_come_from_a_report_of_this_very_release(mixed, tmp_path):
+    plain = export_release(mixed, tmp_path / "plain")
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({**REPORT, RELEASE_KEY: plain.sums_sha256}))
+    done = export_release(mixed, tmp_path / "with", report=report, repo="acme/nano")
+    text = (done.path / "README.md").read_text()
+    assert "| All | 98.7% | 0.0021 |" in text
+    assert "2 CPU cores" in text
+    assert "hf download acme/nano" in text
+    assert "ORG/NAME" not in text
+    assert verified_sha256(done.path) == plain.sums_sha256
+    complete_card(plain.path, report=report, repo="acme/nano")
+    assert (plain.path / SUMS_FILE).read_text() == (done.path / SUMS_FILE).read_text()
+    report.write_text(json.dumps({**REPORT, RELEASE_KEY: "0" * 64}))
+    with pytest.raises(CheckFailed, match="another release"):
+        export_release(mixed, tmp_path / "stale", report=report)
+    assert not (tmp_path / "stale").exists()
+
+
+def test_any_other_change_is_not_the_verified_release(mixed, tmp_path):
+    done = export_release(mixed, tmp_path / "release", repo="acme/nano")
+    before = verified_sha256(done.path)
+    sums = (done.path / SUMS_FILE).read_text()
+    changed = re.sub(r"^[0-9a-f]{64}  config.json$", f"{'0' * 64}  config.json", sums, flags=re.M)
+    (done.path / SUMS_FILE).write_text(changed)
+    assert verified_sha256(done.path) != before
+
+
+def test_differing_global_scales_are_refused(mixed, tmp_path):
+    folder = shutil.copytree(mixed, tmp_path / "unshared")
+    info = next(i for n, i in read_backbone(folder).items() if n.endswith("in_proj_z.weight_global_scale"))
+    with info.file.open("r+b") as handle:
+        handle.seek(info.start + 3)
+        handle.write(b"\x01")
+    with pytest.raises(InputError, match=r"in_proj_z.*audit .* --repair"):
+        export_release(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_checkpoint_is_refused(tiny, mixed, release, tmp_path):
+    with pytest.raises(InputError, match="not quantized"):
+        export_release(tiny.path, tmp_path / "out")
+    with pytest.raises(InputError, match="a release already"):
+        export_release(release, tmp_path / "out")
+    with pytest.raises(InputError, match="ORG/NAME"):
+        export_release(mixed, tmp_path / "out", base_model="clef")
+
+
+def test_an_existing_or_unwritable_target_is_refused(mixed, release, tmp_path):
+    with pytest.raises(InputError, match="not empty"):
+        export_release(mixed, release)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        export_release(mixed, tmp_path / "file" / "out")
+
+
+def test_a_full_disk_is_told_before_and_leaves_nothing_after(mixed, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shards.shutil, "disk_usage", lambda _: usage._replace(free=10))
+    with pytest.raises(PrerequisiteError, match="GB are free"):
+        export_release(mixed, tmp_path / "out")
+    monkeypatch.undo()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(release_folder, "write_shards", full)
+    with pytest.raises(OSError, match="No space"):
+        export_release(mixed, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_copy_leaves_nothing(mixed, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(release_folder, "copy_plugin", stop)
+    with pytest.raises(KeyboardInterrupt):
+        export_release(mixed, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_plugin_source_is_a_prerequisite(mixed, tmp_path, monkeypatch):
+    monkeypatch.setattr(plugin, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    with pytest.raises(PrerequisiteError, match="plugin's source"):
+        export_release(mixed, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("text", "count"), [("5GB", 5 * 10**9), ("2 GiB", 2**31), ("500mb", 5 * 10**8), ("12", 12)])
+def test_sizes(text, count):
+    assert shards.parse_size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0MB", "5XB"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(InputError, match="for example 5GB"):
+        shards.parse_size(text)
