@@ -12,9 +12,15 @@ def quantize(
     context: typer.Context,
     model: Annotated[str, typer.Option(help="Release folder, Hub id, or nano.", show_default=False)],
     out: Annotated[Path, typer.Option(help="New folder for the checkpoint.", show_default=False)],
-    scheme: Annotated[str | None, typer.Option(help="One format for every unit: fp8, nvfp4 or mxfp4.", show_default=False)] = None,
-    layout: Annotated[Path | None, typer.Option(help="A format per unit: layout.json of `plan` or `sensitivity`.", show_default=False)] = None,
-    calibration: Annotated[Path | None, typer.Option(help="Set written by `calibrate`; needed by nvfp4.", show_default=False)] = None,
+    scheme: Annotated[
+        str | None, typer.Option(help="One format for every unit: fp8, nvfp4, mxfp4, …", show_default=False)
+    ] = None,
+    layout: Annotated[
+        Path | None, typer.Option(help="A format per unit: layout.json of `plan` or `sensitivity`.", show_default=False)
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Set written by `calibrate`; needed by nvfp4.", show_default=False)
+    ] = None,
     algorithm: Annotated[Literal["rtn"], typer.Option(help="How weights are rounded.")] = "rtn",
 ) -> None:
     """Quantize a release into a new checkpoint folder.
@@ -30,7 +36,9 @@ def quantize(
     chosen = chosen_layout(release, scheme, layout)
     folder = run(release, chosen, calibration, out, progress=output)
     ratio = chosen.bytes / release.backbone_bytes
-    output.say(f"{release.backbone_bytes / 1e6:,.1f} MB → {chosen.bytes / 1e6:,.1f} MB ({ratio:.0%}), {chosen.bits_per_weight} bits a weight")
+    output.say(
+        f"{release.backbone_bytes / 1e6:,.1f} MB → {chosen.bytes / 1e6:,.1f} MB ({ratio:.0%}), {chosen.bits_per_weight} bits a weight"
+    )
     output.done(
         {"bytes": chosen.bytes, "source_bytes": release.backbone_bytes, "bits_per_weight": chosen.bits_per_weight},
         wrote={"checkpoint": folder},

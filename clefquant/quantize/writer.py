@@ -22,9 +22,9 @@ from clefquant.release.release import INDEX_FILE
 
 DEFAULT_SHARD_BYTES = 5_000_000_000
 _COPY_BLOCK_BYTES = 16 << 20
-_TORCH_DTYPES = {
+TORCH_DTYPES = {
     torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3", torch.uint8: "U8",
-    torch.int8: "I8",
+    torch.int8: "I8", torch.int32: "I32", torch.int64: "I64",
 }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ class ShardWriter:
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Write one tensor; dtype and shape must be the planned ones."""
         planned = self._plan[name]
-        assert (_TORCH_DTYPES[tensor.dtype], tuple(tensor.shape)) == (planned.dtype, planned.shape), (
+        assert (TORCH_DTYPES[tensor.dtype], tuple(tensor.shape)) == (planned.dtype, planned.shape), (
             name,
             tensor.shape,
         )

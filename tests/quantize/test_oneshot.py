@@ -13,11 +13,11 @@ from clefquant.recipes.fused import fused_gdn_inputs
 from clefquant.recipes.layout import make_layout
 from clefquant.release.load import load_release
 
-MIXED = ("nvfp4", "fp8", "mxfp4", "bf16")
-
-
-def _units(release, scheme):
-    return {unit.name: MIXED[i % 4] if scheme == "mixed" else scheme for i, unit in enumerate(release.units)}
+MIXTURES = {
+    "nvfp4": ("nvfp4",),
+    "published formats": ("nvfp4", "fp8", "mxfp4", "bf16"),
+    "other formats": ("int8", "mxfp8", "nvfp4a16", "mxfp4a16"),
+}
 
 
 def _oneshot(release, units, encoded, out, monkeypatch):
@@ -48,9 +48,10 @@ def _oneshot(release, units, encoded, out, monkeypatch):
     return load_file(out / "model.safetensors")
 
 
-@pytest.mark.parametrize("scheme", ["fp8", "nvfp4", "mxfp4", "mixed"])
-def test_bits_equal_oneshot(tiny, encoded, scheme, tmp_path, monkeypatch):
-    units, encoded = _units(tiny, scheme), encoded[:2]  # bfloat16 is slow on a CPU
+@pytest.mark.parametrize("formats", MIXTURES.values(), ids=MIXTURES)
+def test_bits_equal_oneshot(tiny, encoded, formats, tmp_path, monkeypatch):
+    units = {unit.name: formats[i % len(formats)] for i, unit in enumerate(tiny.units)}
+    encoded = encoded[:2]  # bfloat16 is slow on a CPU
     statistics = collect_statistics(load_release(tiny, dtype=torch.bfloat16), encoded)
     ours = load_file(
         write_checkpoint(tiny, make_layout(tiny, units), statistics, tmp_path / "ours") / "model.safetensors"

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from clefquant.quantize.writer import TORCH_DTYPES
 from clefquant.quantize.unit import dequantize, quantize_unit
 from clefquant.recipes.config import scheme_of
 from clefquant.recipes.formats import FORMATS, find_format
@@ -11,7 +12,7 @@ from clefquant.release.units import Linear, Unit
 PREFIX = "model.language_model.layers.0.linear_attn"
 GDN = Unit(
     "layers.0.linear_attn", 0, "gdn",
-    ((Linear(f"{PREFIX}.in_proj_qkv", 64, 32), Linear(f"{PREFIX}.in_proj_z", 32, 32)), (Linear(f"{PREFIX}.out_proj", 32, 32),)),
+    ((Linear(f"{PREFIX}.in_proj_qkv", 64, 128), Linear(f"{PREFIX}.in_proj_z", 32, 128)), (Linear(f"{PREFIX}.out_proj", 160, 256),)),
 )  # fmt: skip
 
 
@@ -34,14 +35,13 @@ def test_siblings_share_the_global_scale_of_the_larger():
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 def test_stored_as_the_table_says_and_close_to_the_source(fmt):
-    names = {torch.float8_e4m3fn: "F8_E4M3", torch.uint8: "U8", torch.bfloat16: "BF16", torch.float32: "F32"}
     weights = _weights((1.0, 1.5, 0.25))
     result = quantize_unit(GDN, weights, fmt, dict.fromkeys(weights, 2.0))
     for linear in GDN.linears:
         quantized = result[linear.name]
-        assert {k: (names[t.dtype], tuple(t.shape)) for k, t in quantized.tensors.items()} == fmt.stored(linear)
+        assert {k: (TORCH_DTYPES[t.dtype], tuple(t.shape)) for k, t in quantized.tensors.items()} == fmt.stored(linear)
         error = (quantized.weight.float() - weights[linear.name].float()).norm() / weights[linear.name].float().norm()
-        assert error < {"fp8": 0.04, "nvfp4": 0.12, "mxfp4": 0.16}[fmt.name]
+        assert error < {"e4m3": 0.04, "int8": 0.01, "e2m1": 0.16, "int4": 0.16}[fmt.element]
 
 
 def test_zero_weights_and_inputs_make_no_infinite_scale():

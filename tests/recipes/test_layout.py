@@ -32,7 +32,7 @@ def test_written_layout_is_read_back(tiny, tmp_path):
     [
         (lambda units: units.pop("layers.0.mlp"), "leaves out layers.0.mlp"),
         (lambda units: units.update({"layers.9.mlp": "fp8"}), "names layers.9.mlp"),
-        (lambda units: units.update({"layers.0.mlp": "fp3"}), "unknown format 'fp3'; allowed: fp8, nvfp4, mxfp4"),
+        (lambda units: units.update({"layers.0.mlp": "fp3"}), "unknown format .fp3.; allowed: fp8, "),
     ],
 )
 def test_refusals(tiny, change, message):
