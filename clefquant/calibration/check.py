@@ -1,7 +1,7 @@
 """What a record must be before it is encoded, and what is odd about it but allowed.
 
-The release's encoder accepts more than it can answer: two options that become one id, an instruction without tokens (NaN for
-the whole record), ids that forge a header line. Those are found here, with the question's id in the message.
+The release's encoder accepts more than it can answer: two options that become one id, an instruction without tokens
+(NaN for the whole record), ids that forge a header line. Those are found here, with the question's id in the message.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class BadRecord(ValueError):
 
 
 def check_record(record: Any) -> list[str]:
-    """Raise BadRecord with the reason, or return the kinds of oddity found (the same words for every record, to be counted)."""
+    """Raise BadRecord with the reason, or return the kinds of oddity found, in words to count them by."""
     if not isinstance(record, Mapping):
         raise BadRecord(f"a record is an object with state and questions, got {_kind(record)}")
     if "state" not in record:
@@ -47,7 +47,7 @@ def option_ids(question: Mapping[str, Any]) -> list[str]:
 
 
 def check_answers(record: Mapping[str, Any], answers: Any) -> dict[str, str]:
-    """Gold answers as option ids (``True`` → ``"true"``, 2 → ``"2"``); BadRecord when one names no question or no option."""
+    """Gold answers as option ids (``True`` → ``"true"``); BadRecord when one names no question or no option."""
     if answers is None:
         return {}
     if not isinstance(answers, Mapping):
@@ -81,11 +81,11 @@ def _check_question(name: str, question: Any) -> set[str]:
         odd.add("question ids with control characters or line breaks")
     if kind == "noul":
         return odd | _check_noul(name, criteria)
-    expected: type = dict if kind == "choice" else list
-    if not isinstance(criteria, expected) or not criteria:
+    fits = isinstance(criteria, Mapping if kind == "choice" else list)
+    if not fits or criteria is None or not criteria:
         shape = "an object of option id to description" if kind == "choice" else "a list of levels, lowest first"
         raise BadRecord(f"{name}: criteria of a {kind} must be {shape} and not empty, got {_kind(criteria)}")
-    if kind == "choice":
+    if isinstance(criteria, Mapping):
         _check_keys(f"{name}: criteria", criteria)
     if len(criteria) == 1:
         odd.add("questions with one option (always answered with it)")

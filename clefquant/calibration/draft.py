@@ -9,9 +9,9 @@ from typing import Any
 class Draft:
     """One record of a source before it is checked and encoded.
 
-    ``place``: where it came from, for messages (``tickets.jsonl line 17``). ``record``: as it will be stored; images and videos
-    in any form :mod:`clefquant.calibration.media` opens. ``base``: the folder
-    that media paths are relative to and may not leave. ``fault``: why it cannot be a record (then ``record`` is empty).
+    ``place``: where it came from, for messages (``tickets.jsonl line 17``). ``record``: as it will be stored; images
+    and videos in any form :mod:`clefquant.calibration.media` opens. ``base``: the folder that media paths are relative
+    to and may not leave. ``fault``: why it cannot be a record (then ``record`` is empty).
     """
 
     place: str

@@ -1,8 +1,8 @@
 """Encoding through the release's own ``encode_record``, with the tokens of text pieces kept for the next record.
 
 The release tokenizes a record piece by piece (header lines, instructions, one option, the state) and joins the token
-lists. So the tokens of a piece do not depend on its neighbours, and a tokenizer that remembers pieces gives the same prompt:
-for records that share a schema only the state is left to tokenize. No rule of the release is repeated here.
+lists. So the tokens of a piece do not depend on its neighbours, and a tokenizer that remembers pieces gives the same
+prompt: for records that share a schema only the state is left to tokenize. No rule of the release is repeated here.
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,14 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from clefquant.calibration.check import BadRecord
+from clefquant.calibration.schema_cache import NO_LIMIT_TOKENS, SchemaCache
 from clefquant.errors import InputError, PrerequisiteError
+from clefquant.release.artefact import sha256_file
+from clefquant.release.code import PUBLISHED_SHA256, release_code
+from clefquant.release.release import CODE_FILE
 
 MAX_PIECE_CHARACTERS = 4096
 MAX_KEPT_CHARACTERS = 8 << 20
-NO_LIMIT_TOKENS = 1 << 40
 
 
 class _Tokens(NamedTuple):
@@ -31,11 +34,9 @@ class PieceTokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        # The Rust tokenizer without transformers' checks and wrappers around it: the same ids at a third of the cost.
+        # The Rust tokenizer without transformers' wrappers and without offsets: the same ids at a third of the cost.
         self._fast = getattr(tokenizer, "_tokenizer", None) if getattr(tokenizer, "is_fast", False) else None
-        tokenizer(
-            "", add_special_tokens=False
-        )  # sets up truncation, padding and special tokens as every later call would
+        tokenizer("", add_special_tokens=False)  # sets truncation, padding and special tokens as every call does
         self._new: dict[str, tuple[int, ...]] = {}
         self._old: dict[str, tuple[int, ...]] = {}
         self._characters = 0
@@ -62,7 +63,7 @@ class PieceTokenizer:
     def _tokenize(self, text: str) -> list[int]:
         if self._fast is None:
             return list(self.tokenizer(text, add_special_tokens=False).input_ids)
-        return list(self._fast.encode(text, add_special_tokens=False).ids)
+        return list(self._fast.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 class Encoded(NamedTuple):
@@ -74,12 +75,17 @@ class Encoded(NamedTuple):
 
 @dataclass
 class Encoder:
-    """Encodes records for one release. ``processor`` is loaded when the first record with media comes."""
+    """Encodes records for one release.
+
+    ``processor`` is loaded when the first record with media comes; ``schemas`` is there when the code is the published
+    one.
+    """
 
     code: ModuleType
     folder: Path
     tokenizer: PieceTokenizer
     processor: Any = None
+    schemas: SchemaCache | None = None
 
     def encode(
         self, record: dict[str, Any], record_id: str, *, max_length: int, max_state_tokens: int | None = None
@@ -89,7 +95,13 @@ class Encoder:
         BadRecord when the release refuses it; PrerequisiteError when a package that decodes video is missing.
         """
         named = {**record, "id": record_id}
+        has_media = bool(record.get("images") or record.get("videos"))
         try:
+            if self.schemas is not None and not has_media:
+                spliced = self.schemas.encode(record, record_id, max_length, max_state_tokens)
+                if spliced is not None:
+                    _refuse_empty_spans(spliced.record)
+                    return Encoded(*spliced)
             encoded = self._encode(named, max_length, max_state_tokens)
             lost = 0
             if len(encoded.input_ids) == max_length:  # full to the brim: was there more?
@@ -101,10 +113,7 @@ class Encoder:
             ) from error
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise BadRecord(f"the release cannot encode it: {error or type(error).__name__}") from error
-        for question in encoded.questions:
-            for start, end in (question.question_span, *question.option_spans):
-                if start >= end:
-                    raise BadRecord(f"{question.question_id}: a text without tokens (the model would answer NaN)")
+        _refuse_empty_spans(encoded)
         return Encoded(encoded, lost)
 
     def state_tokens(self, state: Any) -> int:
@@ -127,17 +136,24 @@ class Encoder:
         return self.processor
 
 
+def _refuse_empty_spans(encoded: Any) -> None:
+    for question in encoded.questions:
+        for start, end in (question.question_span, *question.option_spans):
+            if start >= end:
+                raise BadRecord(f"{question.question_id}: a text without tokens (the model would answer NaN)")
+
+
 def load_encoder(folder: Path, code: ModuleType | None = None) -> Encoder:
     """Tokenizer and code of a release folder; loads no weights."""
     from transformers import AutoTokenizer
-
-    from clefquant.release.code import release_code
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
         raise InputError(f"{folder} has no tokenizer that transformers can read: {error}") from error
-    return Encoder(code or release_code(folder), folder, PieceTokenizer(tokenizer))
+    code, pieces = code or release_code(folder), PieceTokenizer(tokenizer)
+    published = sha256_file(folder / CODE_FILE) == PUBLISHED_SHA256
+    return Encoder(code, folder, pieces, schemas=SchemaCache(code, pieces) if published else None)
 
 
 def load_processor(folder: Path) -> Any:

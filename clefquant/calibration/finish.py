@@ -1,4 +1,4 @@
-"""The end of a build: refuse an empty or overlapping set, write header, report and picture, give the folder its name."""
+"""The end of a build: refuse an empty or overlapping set, write header, report and picture, rename."""
 
 import shutil
 from dataclasses import dataclass

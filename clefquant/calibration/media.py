@@ -1,15 +1,15 @@
 """Images and videos of a record: opened from whatever form they come in, stored by content, opened again for encoding.
 
-An image is a path, a data URL, ``{"bytes", "path"}`` (a data set's column), ``{"content_type", "base64"}`` (a request), bytes, or
-``{"file"}`` (as stored). A video is a path or one of these, or a list of images: its frames, all of which are used. Nothing is
-ever fetched from the network, and a path may not leave its source's folder.
+An image is a path, a data URL, ``{"bytes", "path"}`` (a data set's column), ``{"content_type", "base64"}`` (a request),
+bytes, or ``{"file"}`` (as stored). A video is a path or one of these, or a list of images: its frames, all of which are
+used. Nothing is ever fetched from the network, and a path may not leave its source's folder.
 """
 
 import atexit
 import base64
 import binascii
-import hashlib
 import functools
+import hashlib
 import io
 import tempfile
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ ALL_FRAMES = {"do_sample_frames": False}
 class Media:
     """A record with its media apart.
 
-    ``stored``: the record with references; ``opened``: the record as the encoder takes it; ``files``: file name in the set to
-    bytes; ``pixel_hashes``: one per image or video, of what the model sees.
+    ``stored``: the record with references; ``opened``: the record as the encoder takes it; ``files``: file name in the
+    set to bytes; ``pixel_hashes``: one per image or video, of what the model sees.
     """
 
     stored: dict[str, Any]
@@ -69,12 +69,13 @@ def attach_media(stored_set: StoredSet, stored: StoredRecord) -> StoredRecord:
         opened = open_media(stored.record, stored_set.path).opened
     except BadRecord as error:
         raise InputError(f"{stored_set.path}: {stored.record_id}: {error}; build the set again.") from error
-    limits = stored_set.limits(stored.source)
-    encoded = stored_set.encoder.encode(opened, stored.record_id, **limits).record
+    longest, state = stored_set.limits(stored.source)
+    encoder = stored_set.encoder
+    encoded = encoder.encode(opened, stored.record_id, max_length=longest, max_state_tokens=state).record
     if encoded.input_ids != stored.encoded.input_ids:
         raise InputError(
-            f"{stored_set.path}: {stored.record_id} has other tokens than stored; the release's processor or its packages "
-            "changed. Build the set again."
+            f"{stored_set.path}: {stored.record_id} has other tokens than stored: the release's processor or "
+            "its packages changed. Build the set again."
         )
     return replace(stored, encoded=encoded)
 

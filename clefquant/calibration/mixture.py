@@ -1,6 +1,7 @@
 """A mixture: the YAML that says which sources a set is made of and how many records each gives.
 
-Published mixtures are data in ``configs/mixtures`` (bundled with the package) and can be named without a path: ``nano``.
+Published mixtures are data in ``configs/mixtures`` (bundled with the package) and can be named without a path:
+``nano``.
 """
 
 from pathlib import Path
@@ -64,7 +65,7 @@ class _Table(_Source):
     """Rows of files, as they are or mapped to records."""
 
     columns: dict[str, Any] | None = None
-    """Template of a record: ``state``, ``questions``, ``answers``, ``images``; ``{column}`` inside strings is filled in."""
+    """Template of a record: ``state``, ``questions``, ``answers``, ``images``; ``{column}`` in strings is filled in."""
     adapter: str | None = None
     """Named mapping of a public task instead of ``columns``."""
     options: dict[str, Any] = Field(default_factory=dict)

@@ -1,8 +1,9 @@
 """The leakage guard: what two records share, whatever their questions, spelling or wrapping.
 
-A record's *content* is its pictures and videos when it has any (each by the sha256 of its pixels), else its state in canonical
-form: NFKC, case folded, runs of white space as one space, object keys sorted, and objects or lists that only wrap one value
-unwrapped (``{"text": "Hi"}`` is ``"hi"``). A record whose state says nothing is told by its questions too.
+A record's *content* is its pictures and videos when it has any (each by the sha256 of its pixels), else its state in
+canonical form: NFKC, case folded, runs of white space as one space, object keys sorted, and objects or lists that only
+wrap one value unwrapped (``{"text": "Hi"}`` is ``"hi"``). A record whose state says nothing is told by its questions
+too.
 """
 
 import hashlib

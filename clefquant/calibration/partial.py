@@ -1,7 +1,8 @@
 """A set that is being built: a hidden sibling of its final folder that a second run of the same build goes on with.
 
-Every ``CHECKPOINT_RECORDS`` drafts the files are flushed, the hashes committed and ``state.json`` replaced: how many drafts of
-which source were used up, the counts, and the length of each file. What was written after that is cut off on resuming.
+Every ``CHECKPOINT_RECORDS`` drafts the files are flushed, the hashes committed and ``state.json`` replaced: how many
+drafts of which source were used up, the counts, and the length of each file. What was written after that is cut off on
+resuming.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""From a draft to the line of the set: checked, encoded, hashed. A function of the draft alone, so it can run anywhere."""
+"""From a draft to the line of the set: checked, encoded, hashed. A function of the draft alone."""
 
 from collections import Counter
 from dataclasses import dataclass, field

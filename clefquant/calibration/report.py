@@ -67,13 +67,12 @@ def make_report(
 
 
 def histogram(lengths: dict[int, int]) -> list[dict[str, int]]:
-    """Records by length: bins of doubling width up to the longest, ``up_to`` tokens included."""
+    """Records by length: bins of doubling width from the shortest to the longest, ``up_to`` tokens included."""
     bins, low = [], 0
     for edge in EDGES_TOKENS:
-        bins.append({"up_to": edge, "records": sum(n for length, n in lengths.items() if low < length <= edge)})
+        if edge >= min(lengths, default=0) and low < max(lengths, default=0):
+            bins.append({"up_to": edge, "records": sum(n for length, n in lengths.items() if low < length <= edge)})
         low = edge
-        if low >= max(lengths, default=0):
-            break
     return bins
 
 
@@ -85,7 +84,7 @@ def warnings(split: str, sources: list[SourceCounts], against: list[Against], dr
         if longest < SHORT_SHARE * other.longest_tokens:
             found.append(
                 f"the longest record has {longest:,} tokens, the longest of {other.path} {other.longest_tokens:,}: "
-                "long inputs would be calibrated by guessing. Add a source of long records (configs/mixtures/long.yaml)."
+                "long inputs would be calibrated by guessing. Add a source of long records (see the mixture `long`)."
             )
     for source in sources:
         if source.skipped:

@@ -1,4 +1,4 @@
-"""What is counted while a set is built, source by source. Bounded in size, and JSON, so that a resumed build goes on counting."""
+"""What is counted while a set is built, source by source: bounded in size, JSON, so that a resumed build goes on."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -11,7 +11,7 @@ EXAMPLES_KEPT = 20
 
 @dataclass
 class SourceCounts:
-    """Counts of one source. ``lengths``: prompt length in tokens to number of records; ``asked`` None: all there are."""
+    """Counts of one source. ``lengths``: prompt tokens to number of records; ``asked`` None: all there are."""
 
     name: str
     kind: str

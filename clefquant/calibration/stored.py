@@ -2,14 +2,14 @@
 
 A folder of
 
-- ``set.json`` (the header): kind, schema version, split, seed, tokenizer and release-code hashes, counts per source, the
-  sha256 of ``records.jsonl``;
-- ``records.jsonl``: one record a line with ``id``, ``group``, ``source``, ``sha256`` (of the record), ``content`` (hashes of
-  state and media that the leakage guard compares), ``record`` (exactly as given: nothing padded, nothing dropped),
-  ``answers`` (question id to option id), ``tokens``, and ``questions`` (id, type number, span of the instruction, spans and
-  ids of the options);
-- ``media/``: the bytes of images and videos, named by their sha256; a record refers to them as ``{"file": "media/…"}`` and
-  they are opened and processed anew on reading;
+- ``set.json`` (the header): kind, schema version, split, seed, tokenizer and release-code hashes, counts per source,
+  the sha256 of ``records.jsonl``;
+- ``records.jsonl``: one record a line with ``id``, ``group``, ``source``, ``sha256`` (of the record), ``content``
+  (hashes of state and media that the leakage guard compares), ``record`` (exactly as given: nothing padded, nothing
+  dropped), ``answers`` (question id to option id), ``tokens``, and ``questions`` (id, type number, span of the
+  instruction, spans and ids of the options);
+- ``media/``: the bytes of images and videos, named by their sha256; a record refers to them as ``{"file": "media/…"}``
+  and they are opened and processed anew on reading;
 - ``report.json``, ``lengths.png``, ``rejected.jsonl``: how the set was made.
 """
 
@@ -41,7 +41,7 @@ CODE_FILE = "joint_schema_model.py"
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """One record of a set. ``encoded``: the release's ``EncodedRecord``; ``answers``: gold option id per question id."""
+    """One record of a set. ``encoded``: the release's ``EncodedRecord``; ``answers``: gold option by question id."""
 
     record_id: str
     group: str
@@ -97,10 +97,10 @@ class StoredSet:
             raise InputError(f"{self.path} holds media; open it with open_set to say whose processor reads them.")
         return load_encoder(self.release_folder, self.code)
 
-    def limits(self, source: str) -> dict[str, int | None]:
+    def limits(self, source: str) -> tuple[int, int | None]:
         """``max_length`` and ``max_state_tokens`` that the records of a source were encoded with."""
-        about = next((item for item in self.header["sources"] if item["name"] == source), {})
-        return {"max_length": self.header["max_length"], "max_state_tokens": about.get("max_state_tokens")}
+        about: dict[str, Any] = next((item for item in self.header["sources"] if item["name"] == source), {})
+        return int(self.header["max_length"]), about.get("max_state_tokens")
 
     def _with_media(self, stored: StoredRecord) -> StoredRecord:
         from clefquant.calibration.media import attach_media

@@ -19,7 +19,7 @@ _encoder: Encoder | None = None
 
 
 class Workers:
-    """``count`` 1: no pool. A context manager; in-flight drafts are bounded, so a slow disk does not fill the memory."""
+    """``count`` 1: no pool. A context manager; drafts in flight are bounded, so a slow disk fills no memory."""
 
     def __init__(self, encoder: Encoder, count: int) -> None:
         self.encoder = encoder

@@ -1,1 +1,1 @@
-"""Sources of records. Each yields :class:`~clefquant.calibration.draft.Draft` in an order fixed by its options and the seed."""
+"""Sources of records. Each yields drafts in an order fixed by its options and the seed."""

@@ -1,8 +1,9 @@
-"""Event logs of a chosen length in tokens: published calibration sets stop at about 2,000, and long inputs are answered worst.
+"""Event logs of a chosen length in tokens: published calibration sets stop at about 2,000, and long inputs are answered
+worst.
 
-A log is events of a few services. Its questions ask what can be looked up in it: the service of the first and of the last
-event, the worst level, and whether a service failed. Lengths are spread evenly over the range, in an order drawn by the seed;
-evaluation draws other numbers than calibration and asks in other words.
+A log is events of a few services. Its questions ask what can be looked up in it: the service of the first and of the
+last event, the worst level, and whether a service failed. Lengths are spread evenly over the range, in an order drawn
+by the seed; evaluation draws other numbers than calibration and asks in other words.
 """
 
 import random
@@ -27,16 +28,26 @@ MESSAGES = {
     "fatal": ("process {n} out of memory", "process {n} died"),
 }
 WORDINGS = {
-    "calibration": ("Which service logged the first event?", "Which service logged the last event?", "How bad is the worst event?", "The service {x} logged an error or worse."),
-    "evaluation": ("Whose is the first line of the log?", "Whose is the last line of the log?", "What is the highest severity?", "Did {x} report an error or something worse?"),
-}  # fmt: skip
+    "calibration": (
+        "Which service logged the first event?",
+        "Which service logged the last event?",
+        "How bad is the worst event?",
+        "The service {x} logged an error or worse.",
+    ),
+    "evaluation": (
+        "Whose is the first line of the log?",
+        "Whose is the last line of the log?",
+        "What is the highest severity?",
+        "Did {x} report an error or something worse?",
+    ),
+}
 MEASURED_EVERY_EVENTS = 16
 
 
 def event_log_drafts(
     source: EventLogSource, split: str, seed: int, count: int, tokens_of: Callable[[str], int]
 ) -> Iterator[Draft]:
-    """Logs without end. ``tokens_of`` counts the tokens of a text; a log ends with the event that reaches its length."""
+    """Logs without end. ``tokens_of`` counts the tokens of a text; a log ends with the events that reach its length."""
     low, high = source.tokens
     lengths = [low + round((high - low) * index / max(count - 1, 1)) for index in range(count)]
     random.Random(f"{source.name}/{split}/{seed}").shuffle(lengths)

@@ -1,7 +1,8 @@
-"""A split of a Hub data set as Parquet files. Loading scripts are never run: they are code, and the Hub no longer runs them.
+"""A split of a Hub data set as Parquet files. Loading scripts are never run: they are code, and the Hub no longer runs
+them.
 
-Files are looked for where the Hub keeps them: ``data/SPLIT-*.parquet``, ``CONFIG/SPLIT-*.parquet``, else, on the Hub, in the
-branch that its converter writes (``refs/convert/parquet``: ``CONFIG/SPLIT/0000.parquet``).
+Files are looked for where the Hub keeps them: ``data/SPLIT-*.parquet``, ``CONFIG/SPLIT-*.parquet``, else, on the Hub,
+in the branch that its converter writes (``refs/convert/parquet``: ``CONFIG/SPLIT/0000.parquet``).
 """
 
 import re
@@ -66,7 +67,7 @@ def _download(source: HubSource) -> Located:
         RepositoryNotFoundError,
     )
 
-    revisions = [source.revision] if source.revision else [None, CONVERTED]
+    revisions: list[str | None] = [source.revision] if source.revision else [None, CONVERTED]
     listed: list[str] = []
     try:
         for revision in revisions:

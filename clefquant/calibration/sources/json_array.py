@@ -15,8 +15,8 @@ _BLANK = " \t\r\n"
 
 
 def looks_like_array(path: Path) -> bool:
-    """Whether a file is one array rather than a value a line: it starts with ``[`` and its first line is not whole by itself,
-    or that line is all there is and holds objects."""
+    """Whether a file is one array rather than a value a line: it starts with ``[`` and its first line is not whole by
+    itself, or that line is all there is and holds objects."""
     with path.open("rb") as file:
         first, rest = file.readline(), file.read(1)
     text = first.decode("utf-8-sig", "replace").strip()

@@ -10,10 +10,11 @@ FIRST_REPLACEMENTS = 64
 
 
 def in_order(files: Sequence[RowFile], draw: str | None, count: int | None) -> Iterator[tuple[RowFile, Row]]:
-    """Rows of all files, one after another; or ``count`` of them drawn without replacement when ``draw`` (the seed) is given.
+    """Rows of all files, one after another; or ``count`` of them drawn without replacement when ``draw`` (the seed) is
+    given.
 
-    Drawn rows come in rounds, each in file order so that it is one pass over the files: first the ``count`` asked for, then
-    replacements for those that were rejected, as long as the reader goes on asking.
+    Drawn rows come in rounds, each in file order so that it is one pass over the files: first the ``count`` asked for,
+    then replacements for those that were rejected, as long as the reader goes on asking.
     """
     if draw is None or count is None:
         for file in files:

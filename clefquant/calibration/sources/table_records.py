@@ -1,4 +1,4 @@
-"""Rows to drafts: rows that are records already, rows mapped by a template, rows of a public task mapped by its adapter."""
+"""Rows to drafts: rows that are records already, or are mapped by a template or by the adapter of a public task."""
 
 import json
 import random
@@ -76,8 +76,8 @@ def _as_it_is(value: Any, file: RowFile) -> Mapped:
         raise BadRecord(f"a record is an object with state and questions, got {type(value).__name__}")
     if isinstance(file, ParquetFile) and "questions" in file.struct_columns():
         raise InputError(
-            f"{file.path}: questions is a struct column, in which every record has every other record's questions and options "
-            "as null. Store questions (and a state that is not plain text) as JSON text, or give columns: in the mixture."
+            f"{file.path}: questions is a struct column, in which every record has all other records' questions and "
+            "options as null. Store questions as JSON text, or give columns: in the mixture."
         )
     if isinstance(file, (ParquetFile, CsvFile)):
         value = {

@@ -34,12 +34,11 @@ class CsvFile:
         )
         header, position = next(reader, []), -1
         while True:
+            fault: str | None = None
             try:
                 cells = next(reader, None)
             except csv.Error as error:
                 cells, fault = [], f"not CSV: {error}"
-            else:
-                fault = None
             if cells is None:
                 return
             if not cells and fault is None:
@@ -64,7 +63,7 @@ class CsvFile:
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """A Parquet file. Integer columns that carry the names of classes (the Hub's ClassLabel) keep them in ``class_names``."""
+    """A Parquet file. ``class_names``: of integer columns that are class labels on the Hub."""
 
     path: Path
 

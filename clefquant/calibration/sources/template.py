@@ -1,8 +1,8 @@
 """Records from named columns: a template is a record in which ``{column}`` stands for a row's cell.
 
-A string that is nothing but ``{column}`` becomes the cell itself, with its type; inside longer strings the cell is put in as
-text. ``{{`` and ``}}`` are braces. ``{column.name}`` is the name of an integer class label. Lists and objects are filled
-through, their keys included.
+A string that is nothing but ``{column}`` becomes the cell itself, with its type; inside longer strings the cell is put
+in as text. ``{{`` and ``}}`` are braces. ``{column.name}`` is the name of an integer class label. Lists and objects are
+filled through, their keys included.
 """
 
 import re

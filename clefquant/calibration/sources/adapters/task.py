@@ -19,8 +19,8 @@ class Mapped(NamedTuple):
 class Adapter(NamedTuple):
     """How a public task becomes records.
 
-    ``record(row, class names by column, rng, **options)``; ``columns``: what a row must have; ``hub``: data set, configuration
-    and licence the adapter was written for, as of December 2026.
+    ``record(row, class names by column, rng, **options)``; ``columns``: what a row must have; ``hub``: data set,
+    configuration and licence the adapter was written for, as of December 2026.
     """
 
     columns: tuple[str, ...]
