@@ -9,7 +9,6 @@ from clefquant.quantize.checkpoint import check_quantizable, write_checkpoint
 from clefquant.quantize.statistics import InputStatistics, collect_statistics
 from clefquant.recipes.layout import Layout, read_layout, uniform_layout
 from clefquant.release.code import release_code
-from clefquant.release.load import load_release
 from clefquant.release.release import Release
 
 
@@ -32,11 +31,9 @@ def quantize(
     fingerprint = None
     if calibration is not None:
         stored = open_set(calibration, release.path, release_code(release.path))
-        loaded = load_release(release)
-        statistics = collect_statistics(loaded, [record.encoded for record in stored], progress=progress)
+        statistics = collect_statistics(release, [record.encoded for record in stored], progress=progress)
         fingerprint = stored.fingerprint
         warn_dead_inputs(statistics, progress)
-        del loaded
     return write_checkpoint(release, layout, statistics, out, calibration_sha256=fingerprint, progress=progress)
 
 

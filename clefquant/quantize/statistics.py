@@ -4,8 +4,7 @@ Padding is left out; tokens counted = tokens encoded. The largest absolute input
 is for people: dead inputs, headroom on other data, outlier layers.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,11 @@ import torch
 
 from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
+from clefquant.quantize.layerwise import Layerwise
+from clefquant.quantize.watching import watching
 from clefquant.release.artefact import read_json, write_json
-from clefquant.release.load import DEFAULT_BATCH_TOKENS, LoadedRelease, batches
+from clefquant.release.load import DEFAULT_BATCH_TOKENS
+from clefquant.release.release import Release
 
 KIND = "input statistics"
 SCHEMA_VERSION = 1
@@ -61,73 +63,33 @@ class _Collector:
         )
 
 
-@torch.inference_mode()
 def collect_statistics(
-    loaded: LoadedRelease,
+    release: Release,
     encoded: Sequence[Any],
     *,
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
+    dtype: torch.dtype | None = None,
     progress: Progress = SILENT,
 ) -> dict[str, InputStatistics]:
-    """Run the backbone over ``encoded`` (the release's ``EncodedRecord``s) and describe the input of every quantizable linear.
+    """Run the decoder over ``encoded`` (the release's ``EncodedRecord``s) and describe the input of every quantizable linear.
 
-    Linears of one fused group share their input and their figures. Raises InputError on an empty set or NaN inputs.
+    One layer's weights are in memory at a time. Linears of one fused group share their input and their figures. Raises
+    InputError on an empty set, or when an input is NaN or infinite.
     """
-    if not encoded:
-        raise InputError("the calibration set has no records; build one with `clefquant calibrate`.")
-    with (
-        _collecting(loaded) as (collectors, mask),
-        progress.task("calibrating", sum(len(e.input_ids) for e in encoded), "tok") as task,
-    ):
-        pad = loaded.processor.tokenizer.pad_token_id
-        media = [index for index, record in enumerate(encoded) if record.media is not None]
-        plain = [index for index, record in enumerate(encoded) if record.media is None]
-        groups = [
-            [plain[i] for i in group] for group in batches([len(encoded[i].input_ids) for i in plain], batch_tokens)
-        ]
-        for group in [*groups, *([index] for index in media)]:
-            batch = loaded.code.collate_records([encoded[index] for index in group], pad, loaded.device)
-            mask.append(batch["attention_mask"].bool())
-            text = loaded.model.language_model.model if batch["media"] else loaded.text_model
-            text(
-                input_ids=batch["input_ids"],
-                attention_mask=batch["attention_mask"],
-                use_cache=False,
-                **(batch["media"] or {}),
-            )
-            mask.clear()
-            task.advance(sum(len(encoded[index].input_ids) for index in group))
-    found = {}
-    for group_names, collector in collectors:
-        statistics = collector.result()
-        if not statistics.amax < float("inf"):
-            raise InputError(
-                f"{group_names[0]} received NaN or infinite inputs in calibration; check the source weights."
-            )
-        found.update(dict.fromkeys(group_names, statistics))
+    layers = Layerwise(release, encoded, dtype=dtype, batch_tokens=batch_tokens)
+    found: dict[str, InputStatistics] = {}
+
+    def visit(number: int, layer: torch.nn.Module, run_batches: Callable[[], None]) -> None:
+        groups = [group for unit in release.units if unit.layer == number for group in unit.groups]
+        with watching(layer, number, groups, lambda: layers.batch.real_BL, _Collector) as collectors:
+            run_batches()
+        for group, collector in zip(groups, collectors, strict=True):
+            found.update(dict.fromkeys((linear.name for linear in group), collector.result()))
+
+    layers.run(visit, progress)
+    if broken := [name for name, statistics in found.items() if not statistics.amax < float("inf")]:
+        raise InputError(f"{broken[0]} received NaN or infinite inputs in calibration; check the source weights.")
     return found
-
-
-@contextmanager
-def _collecting(loaded: LoadedRelease) -> Iterator[tuple[list[tuple[tuple[str, ...], _Collector]], list[torch.Tensor]]]:
-    """Hook the first linear of every fused group; ``mask`` holds the running batch's [B, L] mask of real tokens."""
-    collectors: list[tuple[tuple[str, ...], _Collector]] = []
-    mask: list[torch.Tensor] = []
-    handles = []
-    for unit in loaded.release.units:
-        for group in unit.groups:
-            collector = _Collector()
-            collectors.append((tuple(linear.name for linear in group), collector))
-
-            def hook(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...], collector: _Collector = collector) -> None:
-                collector.add(inputs[0][mask[0]])
-
-            handles.append(loaded.module(group[0].name).register_forward_pre_hook(hook))
-    try:
-        yield collectors, mask
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def write_statistics(path: Path, statistics: dict[str, InputStatistics], head: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ TABLES = {"embed_tokens": "model.language_model.embed_tokens.weight", "lm_head":
 
 @pytest.fixture(scope="session")
 def statistics(tiny_loaded, encoded):
-    return collect_statistics(tiny_loaded, encoded)
+    return collect_statistics(tiny_loaded.release, encoded)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from clefquant.release.units import BLOCKS
 
 @pytest.fixture(scope="module")
 def statistics(tiny_loaded, encoded):
-    return collect_statistics(tiny_loaded, encoded)
+    return collect_statistics(tiny_loaded.release, encoded)
 
 
 @pytest.fixture(scope="module")

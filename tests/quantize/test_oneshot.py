@@ -52,7 +52,7 @@ def _oneshot(release, units, encoded, out, monkeypatch):
 def test_bits_equal_oneshot(tiny, encoded, formats, tmp_path, monkeypatch):
     units = {unit.name: formats[i % len(formats)] for i, unit in enumerate(tiny.units)}
     encoded = encoded[:2]  # bfloat16 is slow on a CPU
-    statistics = collect_statistics(load_release(tiny, dtype=torch.bfloat16), encoded)
+    statistics = collect_statistics(tiny, encoded, dtype=torch.bfloat16)
     ours = load_file(
         write_checkpoint(tiny, make_layout(tiny, units), statistics, tmp_path / "ours") / "model.safetensors"
     )

@@ -15,7 +15,7 @@ FORMATS = ("nvfp4", "fp8", "mxfp4")
 
 @pytest.fixture(scope="module")
 def statistics(tiny_loaded, encoded):
-    return collect_statistics(tiny_loaded, encoded)
+    return collect_statistics(tiny_loaded.release, encoded)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from clefquant.release.artefact import provenance
 
 
 def test_batched_equals_one_by_one(tiny, tiny_loaded, encoded):
-    batched = collect_statistics(tiny_loaded, encoded)
-    alone = collect_statistics(tiny_loaded, encoded, batch_tokens=1)
+    batched = collect_statistics(tiny_loaded.release, encoded)
+    alone = collect_statistics(tiny_loaded.release, encoded, batch_tokens=1)
     assert set(batched) == {linear.name for unit in tiny.units for linear in unit.linears}
     tokens = sum(len(record.input_ids) for record in encoded)
     for name, value in batched.items():
@@ -18,17 +18,12 @@ def test_batched_equals_one_by_one(tiny, tiny_loaded, encoded):
         assert value.rms == pytest.approx(alone[name].rms, rel=1e-5)
 
 
-def test_leaves_no_hook(tiny, tiny_loaded, encoded):
-    collect_statistics(tiny_loaded, encoded[:1])
-    assert not any(tiny_loaded.module(linear.name)._forward_pre_hooks for unit in tiny.units for linear in unit.linears)
-
-
 def test_written_and_read(tiny_loaded, encoded, tmp_path):
-    statistics = collect_statistics(tiny_loaded, encoded[:1])
+    statistics = collect_statistics(tiny_loaded.release, encoded[:1])
     write_statistics(tmp_path / "s.json", statistics, provenance(KIND, 1, {}))
     assert read_statistics(tmp_path / "s.json") == statistics
 
 
 def test_empty_set(tiny_loaded):
     with pytest.raises(InputError, match="no records"):
-        collect_statistics(tiny_loaded, [])
+        collect_statistics(tiny_loaded.release, [])

@@ -1,0 +1,152 @@
+"""Running a calibration set through the decoder one layer at a time, with one layer's weights in memory.
+
+The set's hidden states wait between layers (in RAM up to a limit, then on disk), source weights are read once, and embedding
+rows are read from the mapped file as prompts need them. What a layer computes is what it computes in the whole model: the model's
+own code makes positions and masks and runs each layer.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from clefquant.errors import InputError
+from clefquant.progress import SILENT, Progress
+from clefquant.quantize.model import read_weight
+from clefquant.release.code import release_code
+from clefquant.release.headers import TensorInfo
+from clefquant.release.load import DEFAULT_BATCH_TOKENS, batches, default_device
+from clefquant.release.recording import recording
+from clefquant.release.release import Release
+from clefquant.release.states import DEFAULT_CACHE_BYTES, States
+from clefquant.release.units import LAYER_PREFIX
+
+_TEXT, _VISION = "model.language_model.", "model.visual."
+
+
+@dataclass(frozen=True)
+class LayerBatch:
+    """One padded batch. ``real_BL``: true where a token is not padding. ``calls``: each layer's keyword arguments."""
+
+    number: int
+    real_BL: torch.Tensor
+    calls: tuple[dict[str, Any], ...]
+
+
+#: Called with the layer's number, its module with weights, and a function that runs every batch through it.
+Visit = Callable[[int, torch.nn.Module, Callable[[], None]], None]
+
+
+class Layerwise:
+    """The decoder of ``release`` over ``encoded`` (the release's ``EncodedRecord``s); ``dtype`` as in ``load_release``."""
+
+    def __init__(
+        self,
+        release: Release,
+        encoded: Sequence[Any],
+        *,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        batch_tokens: int = DEFAULT_BATCH_TOKENS,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> None:
+        if not encoded:
+            raise InputError("the calibration set has no records; build one with `clefquant calibrate`.")
+        self._release, self._encoded, self._batch_tokens = release, encoded, batch_tokens
+        self._device = device or default_device()
+        self._dtype = dtype or (torch.bfloat16 if self._device.type == "cuda" else torch.float32)
+        self._cache_bytes = cache_bytes
+        self._backbone = self._skeleton()
+        self.batch: LayerBatch  # the one that is running, for hooks
+
+    @torch.inference_mode()
+    def run(self, visit: Visit, progress: Progress = SILENT) -> None:
+        """Call ``visit`` for every layer in order; it must run the batches at least once, its last run is what the next reads."""
+        text = self._backbone.model.language_model
+        tokens = sum(len(record.input_ids) for record in self._encoded)
+        with States(self._cache_bytes) as states, progress.task("calibrating", tokens * len(text.layers), "tok") as task:
+            prepared = list(self._prepare(states))
+            for number, layer in enumerate(text.layers):
+                task.note(f"layer {number}")
+                self._fill(layer, f"{LAYER_PREFIX}{number}.")
+
+                def run_batches(number: int = number, layer: Any = layer) -> None:
+                    for batch in prepared:
+                        self.batch = batch
+                        hidden = layer(states.get(batch.number, self._device), **batch.calls[number])
+                        states.put(("next", batch.number), hidden)
+
+                visit(number, layer, run_batches)
+                for batch in prepared:
+                    states.put(batch.number, states.get(("next", batch.number), self._device))
+                    states.drop(("next", batch.number))
+                layer.to("meta")
+                task.advance(tokens)
+
+    def _skeleton(self) -> Any:
+        """The backbone on the meta device with real buffers, embedding from the file; the vision tower only when needed."""
+        from accelerate import init_empty_weights
+        from transformers import AutoConfig, Qwen3_5ForConditionalGeneration
+
+        config = AutoConfig.from_pretrained(self._release.path)
+        with init_empty_weights(include_buffers=False):
+            backbone = Qwen3_5ForConditionalGeneration._from_config(config, dtype=self._dtype)
+        backbone.model.language_model.embed_tokens = _Rows(
+            self._release.tensors[f"{_TEXT}embed_tokens.weight"], self._device, self._dtype
+        )
+        self._fill(backbone.model.language_model.norm, f"{_TEXT}norm.")
+        if any(record.media is not None for record in self._encoded):
+            self._fill(backbone.model.visual, _VISION)
+        return backbone.eval().requires_grad_(False)
+
+    def _fill(self, module: torch.nn.Module, prefix: str) -> None:
+        """Read a module's parameters from the source."""
+        for name, parameter in list(module.named_parameters()):
+            weight = read_weight(self._release.tensors[prefix + name]).to(self._device, self._dtype)
+            assert weight.shape == parameter.shape, prefix + name
+            owner, _, leaf = name.rpartition(".")
+            setattr(module.get_submodule(owner), leaf, torch.nn.Parameter(weight, requires_grad=False))
+
+    def _prepare(self, states: States) -> Iterator[LayerBatch]:
+        """Embed every batch and record how the model calls its layers on it."""
+        code = release_code(self._release.path)
+        text = self._backbone.model.language_model
+        pad = self._backbone.config.get_text_config().pad_token_id or 0
+        for number, group in enumerate(grouped(self._encoded, self._batch_tokens)):
+            batch = code.collate_records([self._encoded[index] for index in group], pad, self._device)
+            model = self._backbone.model if batch["media"] else text
+            with recording(text) as recorders:
+                model(
+                    input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False, **batch["media"]
+                )
+            assert recorders[0].hidden is not None
+            states.put(number, recorders[0].hidden)
+            yield LayerBatch(number, batch["attention_mask"].bool(), tuple(recorder.keywords for recorder in recorders))
+
+
+def grouped(encoded: Sequence[Any], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of records per batch: text by similar length, records with media alone."""
+    plain = [index for index, record in enumerate(encoded) if record.media is None]
+    for group in batches([len(encoded[index].input_ids) for index in plain], batch_tokens):
+        yield [plain[index] for index in group]
+    for index, record in enumerate(encoded):
+        if record.media is not None:
+            yield [index]
+
+
+class _Rows(torch.nn.Module):
+    """An embedding whose rows are read from the mapped weight file when they are asked for."""
+
+    def __init__(self, info: TensorInfo, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        if info.dtype != "BF16":
+            raise InputError(f"{info.file} stores the embedding as {info.dtype}; a Clef release has BF16.")
+        self._table = np.memmap(info.file, dtype=np.int16, mode="r", offset=info.start, shape=info.shape)
+        self._device, self._dtype = device, dtype
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows [..., H] of token ids [...]."""
+        rows = torch.from_numpy(self._table[ids.cpu().numpy()])
+        return rows.view(torch.bfloat16).to(self._device, self._dtype)

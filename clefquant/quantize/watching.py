@@ -1,0 +1,44 @@
+"""Seeing what enters a layer's linears while it runs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+import torch
+
+from clefquant.release.units import LAYER_PREFIX, Linear
+
+
+class Watcher(Protocol):
+    """Takes the token vectors [T, I] that enter a fused group, batch by batch."""
+
+    def add(self, x: torch.Tensor) -> None:
+        """Take one batch."""
+
+
+W = TypeVar("W", bound=Watcher)
+
+
+@contextmanager
+def watching(
+    layer: torch.nn.Module,
+    number: int,
+    groups: Sequence[Sequence[Linear]],
+    real_BL: Callable[[], torch.Tensor],
+    make: Callable[[], W],
+) -> Iterator[list[W]]:
+    """Yield one watcher per fused group of decoder layer ``number``; padding (false in ``real_BL``) is left out."""
+    watchers = [make() for _ in groups]
+    handles = []
+    for group, watcher in zip(groups, watchers, strict=True):
+        module = layer.get_submodule(group[0].name.removeprefix(f"{LAYER_PREFIX}{number}."))
+
+        def hook(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...], watcher: W = watcher) -> None:
+            watcher.add(inputs[0][real_BL()])
+
+        handles.append(module.register_forward_pre_hook(hook))
+    try:
+        yield watchers
+    finally:
+        for handle in handles:
+            handle.remove()
