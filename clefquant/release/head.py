@@ -1,11 +1,11 @@
 """The release's joint head over a whole batch at once: the same state and formulas, without a Python loop per record.
 
-The release's head loops over records, questions and options, which costs more than the backbone when records are short and the
-same records are scored many times. Everything that depends on the records alone (spans, padding, lexical vectors) is computed
-once per batch in :func:`plan_head`; :func:`batched_head` then needs only hidden states.
+The release's head loops over records, questions and options, which costs more than the backbone when records are
+short and the same records are scored many times. Everything that depends on the records alone (spans, padding,
+lexical vectors) is computed once per batch in :func:`plan_head`; :func:`batched_head` then needs only hidden states.
 
-Shapes: B records, L padded tokens, H hidden size, W head width, M questions, N options of the whole batch, in the order of
-records, questions, options. Differs from the release's head by the order of summation alone.
+Shapes: B records, L padded tokens, H hidden size, W head width, M questions, N options of the whole batch, in the
+order of records, questions, options. Differs from the release's head by the order of summation alone.
 """
 
 import math
@@ -23,11 +23,12 @@ _MAX_LOG_SCALE = math.log(100.0)
 class HeadPlan:
     """What the head needs to know of a batch besides its hidden states.
 
-    ``padding_BL``: true where a token is padding. ``last_B``: index of each record's last token. ``spans_BSL``: 0/1 membership of
-    tokens in each record's spans (its questions, then its options), padded to S. ``question_rows_M``, ``option_rows_N``: places of
-    questions and options among the B x S spans. ``option_question_N``, ``question_record_M``: what each belongs to.
-    ``field_rows_M``, ``query_rows_N``, ``choice_rows_N``: places in the padded [B, F], [B, Q] and [M, C] arrangements, whose sizes
-    are ``fields``, ``queries`` and ``choices``. ``lexical_NH``: mean lm_head rows of the options.
+    ``padding_BL``: true where a token is padding. ``last_B``: index of each record's last token. ``spans_BSL``: 0/1
+    membership of tokens in each record's spans (its questions, then its options), padded to S. ``question_rows_M``,
+    ``option_rows_N``: places of questions and options among the B x S spans. ``option_question_N``,
+    ``question_record_M``: what each belongs to. ``field_rows_M``, ``query_rows_N``, ``choice_rows_N``: places in the
+    padded [B, F], [B, Q] and [M, C] arrangements, whose sizes are ``fields``, ``queries`` and ``choices``.
+    ``lexical_NH``: mean lm_head rows of the options.
     """
 
     padding_BL: torch.Tensor
@@ -48,16 +49,23 @@ class HeadPlan:
 
 
 def plan_head(
-    records: Sequence[Any], input_ids: torch.Tensor, attention_mask: torch.Tensor, table: torch.Tensor, dtype: torch.dtype
+    records: Sequence[Any],
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    table: torch.Tensor,
+    dtype: torch.dtype,
 ) -> HeadPlan:
-    """Plan a collated batch: the release's ``EncodedRecord``s, ``input_ids`` and ``attention_mask`` [B, L], lm_head [V, H]."""
+    """Plan a collated batch: the release's ``EncodedRecord``s, ``input_ids`` and ``attention_mask`` [B, L], lm_head
+    [V, H]."""
     device = input_ids.device
     questions = [(b, f, question) for b, record in enumerate(records) for f, question in enumerate(record.questions)]
     fields = max(len(record.questions) for record in records)
     queries = max(sum(len(question.option_spans) for question in record.questions) for record in records)
     choices = max(len(question.option_spans) for _, _, question in questions)
     spans = torch.zeros(len(records), fields + queries, input_ids.shape[1], dtype=dtype)
-    places: dict[str, list[int]] = {name: [] for name in ("question", "option", "owner", "record", "field", "query", "choice")}
+    places: dict[str, list[int]] = {
+        name: [] for name in ("question", "option", "owner", "record", "field", "query", "choice")
+    }
     seen = [0] * len(records)
     for m, (b, f, question) in enumerate(questions):
         spans[b, f, slice(*question.question_span)] = 1
@@ -100,12 +108,13 @@ def plan_head(
 
 
 def batched_head(head: Any, plan: HeadPlan, hidden_BLH: torch.Tensor) -> torch.Tensor:
-    """Option logits [N] of a batch from the decoder's final hidden states. ``head``: the release's ``JointSchemaHead``."""
-    normalized_BLH = head.hidden_norm(hidden_BLH)
+    """Option logits [N] of a batch from the decoder's final hidden states. ``head``: the release's
+    ``JointSchemaHead``."""
+    # padding may hold anything, also NaN, and 0 x NaN is NaN
+    normalized_BLH = head.hidden_norm(hidden_BLH.masked_fill(plan.padding_BL.unsqueeze(-1), 0))
     memory_BLW = head.memory_projection(normalized_BLH)
     counts_BS1 = plan.spans_BSL.sum(dim=-1, keepdim=True)
-    # padding may hold anything, also NaN, and 0 x NaN is NaN
-    pooled_BSH = plan.spans_BSL @ normalized_BLH.masked_fill(plan.padding_BL.unsqueeze(-1), 0) / counts_BS1
+    pooled_BSH = plan.spans_BSL @ normalized_BLH / counts_BS1
     pooled = pooled_BSH.flatten(0, 1)
     question_MH, context_NH = pooled[plan.question_rows_M], pooled[plan.option_rows_N]
     batch = torch.arange(len(hidden_BLH), device=hidden_BLH.device)

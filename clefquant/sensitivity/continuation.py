@@ -1,8 +1,8 @@
 """Running a model from any layer on: what a probe shares with every other probe is computed once.
 
-A decoder layer is ``h + mixer(norm(h))`` (Gated DeltaNet or attention), then ``m + mlp(norm(m))``. A probe of a layer's mixer starts
-from the layer's input ``h``, a probe of its MLP from the state ``m`` between the halves. Both are taken from the unchanged model,
-so that continuing equals the full forward bit for bit.
+A decoder layer is ``h + mixer(norm(h))`` (Gated DeltaNet or attention), then ``m + mlp(norm(m))``. A probe of a
+layer's mixer starts from the layer's input ``h``, a probe of its MLP from the state ``m`` between the halves. Both
+are taken from the unchanged model, so that continuing equals the full forward bit for bit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -104,5 +104,5 @@ def in_record_order(shard: Shard, parts: Sequence[tuple[PreparedBatch, torch.Ten
     """Logits of all batches as one float32 CPU vector, in the order of records, questions and options."""
     by_record: dict[int, torch.Tensor] = {}
     for batch, logits in parts:
-        by_record.update(zip(batch.records, logits.float().cpu().split(list(batch.sizes)), strict=True))
+        by_record.update(zip(batch.records, torch.split(logits.float().cpu(), list(batch.sizes)), strict=True))
     return torch.cat([by_record[index] for index in range(len(shard.records))])

@@ -9,15 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 SCORE_TYPE = 2
 
 
 class QuestionMetrics(NamedTuple):
     """One value per question.
 
-    ``kl``: KL(p ‖ q) in nats. ``tv``: total variation, half the sum of |p - q|. ``flip``: 1 where the first largest option differs.
-    ``margin_flip``: a flip counted by the margin p1 - p2 that was lost. ``score_shift``: |expected level under q - under p|, NaN
-    for questions that are no score. A question with one option cannot move and is NaN in all of them.
+    ``kl``: KL(p ‖ q) in nats. ``tv``: total variation, half the sum of |p - q|. ``flip``: 1 where the first largest
+    option differs. ``margin_flip``: a flip counted by the margin p1 - p2 that was lost. ``score_shift``: |expected
+    level under q - under p|, NaN for questions that are no score. A question with one option cannot move and is NaN
+    in all of them.
     """
 
     kl: Floats
@@ -35,10 +37,9 @@ class Mean(NamedTuple):
     questions: int
 
 
-def question_metrics(reference: Floats, changed: Floats, sizes: Floats, types: Floats) -> QuestionMetrics:
+def question_metrics(reference: Floats, changed: Floats, sizes: Integers, types: Integers) -> QuestionMetrics:
     """Metrics of questions whose flat logits [N] follow one another; ``sizes``, ``types``: options and type of each."""
-    sizes, counts = sizes.astype(np.int64), np.asarray(sizes, dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    counts, starts = sizes, np.cumsum(sizes) - sizes
     log_p, log_q = _log_softmax(reference, starts, counts), _log_softmax(changed, starts, counts)
     p, q = np.exp(log_p), np.exp(log_q)
     levels = np.arange(len(p)) - np.repeat(starts, counts)
@@ -59,7 +60,7 @@ def question_metrics(reference: Floats, changed: Floats, sizes: Floats, types: F
     return found
 
 
-def mean_over_records(values: Floats, records: NDArray[np.int64]) -> Mean:
+def mean_over_records(values: Floats, records: Integers) -> Mean:
     """Mean of the values that are not NaN; ``records``: the record each belongs to.
 
     Questions of one record move together, so the error is that of a ratio of sums over records:
@@ -78,14 +79,15 @@ def mean_over_records(values: Floats, records: NDArray[np.int64]) -> Mean:
     return Mean(mean, float(np.sqrt(spread)) / count, count)
 
 
-def _log_softmax(logits: Floats, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> Floats:
+def _log_softmax(logits: Floats, starts: Integers, counts: Integers) -> Floats:
     shifted = logits - np.repeat(np.maximum.reduceat(logits, starts), counts)
     total: Floats = np.log(np.add.reduceat(np.exp(shifted), starts))
     return np.asarray(shifted - np.repeat(total, counts))
 
 
-def _first_top(logits: Floats, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _first_top(logits: Floats, starts: Integers, counts: Integers) -> Integers:
     """Flat index of each question's first largest option."""
     largest = np.repeat(np.maximum.reduceat(logits, starts), counts)
     index = np.where(logits == largest, np.arange(len(logits)), len(logits))
-    return np.minimum.reduceat(index, starts)
+    first: Integers = np.minimum.reduceat(index, starts)
+    return first

@@ -45,7 +45,9 @@ class Keys:
         engine = {
             "version": ENGINE_VERSION,
             "dtype": str(parameter.dtype),
-            "device": torch.cuda.get_device_name(parameter.device) if parameter.device.type == "cuda" else parameter.device.type,
+            "device": torch.cuda.get_device_name(parameter.device)
+            if parameter.device.type == "cuda"
+            else parameter.device.type,
             **{name: versions.get(name, "") for name in _ENGINE_PACKAGES},
         }
         return cls(loaded.release.fingerprint, sha256_json(engine))
@@ -57,7 +59,8 @@ class Keys:
 
 
 def unit_detail(unit: Unit, format_name: str, input_amax: Mapping[str, float]) -> list[object]:
-    """What decides a unit's quantized form besides its weights: the format, and static input scales where it has them."""
+    """What decides a unit's quantized form besides its weights: the format, and static input scales where it has
+    them."""
     static = find_format(format_name).static_input
     return [format_name, [input_amax[linear.name] for linear in unit.linears] if static else None]
 

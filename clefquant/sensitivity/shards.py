@@ -53,7 +53,8 @@ class Shard:
 
 
 def make_shards(records: Sequence[StoredRecord], batch_tokens: int, shard_tokens: int) -> tuple[Shard, ...]:
-    """Deal the records to shards of about ``shard_tokens``, in stored order, so that each is a sample of the whole set."""
+    """Deal the records to shards of about ``shard_tokens``, in stored order, so that each is a sample of the whole
+    set."""
     if not records:
         raise InputError("the evaluation set has no records; build one with `clefquant calibrate --split evaluation`.")
     count = max(1, round(sum(record.tokens for record in records) / shard_tokens))
@@ -62,13 +63,14 @@ def make_shards(records: Sequence[StoredRecord], batch_tokens: int, shard_tokens
 
 
 def check_disjoint(calibration: Sequence[StoredRecord], evaluation: Sequence[StoredRecord]) -> None:
-    """Refuse evaluation records that calibration has seen: the same prompt, or the same content under other questions."""
+    """Refuse evaluation records that calibration has seen: the same prompt, or the same content under other
+    questions."""
     seen: set[object] = {key for record in calibration for key in _identities(record)}
     shared = [record.record_id for record in evaluation if seen.intersection(_identities(record))]
     if shared:
         raise InputError(
-            f"{len(shared)} evaluation records are also in the calibration set, first {shared[0]}; figures on them would "
-            "flatter. Build the sets from different splits (`clefquant calibrate --split evaluation`)."
+            f"{len(shared)} evaluation records are also in the calibration set, first {shared[0]}; figures on them "
+            "would flatter. Build the sets from different splits (`clefquant calibrate --split evaluation`)."
         )
 
 

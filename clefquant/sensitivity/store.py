@@ -1,7 +1,8 @@
-"""Finished probes on disk: one committed sqlite row each, so that a killed sweep loses the probe it was in and no other.
+"""Finished probes on disk: one committed sqlite row each, so that a killed sweep loses the probe it was in and no
+other.
 
-A row's key is the hash of everything that decides its logits (model, records, unit, format, input scales, engine); rows of other inputs
-stay in the file and are never read.
+A row's key is the hash of everything that decides its logits (model, records, unit, format, input scales, engine);
+rows of other inputs stay in the file and are never read.
 """
 
 import sqlite3
@@ -50,7 +51,9 @@ class ProbeStore:
             self._database = sqlite3.connect(path)
             version = self._database.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, STORE_VERSION):
-                raise InputError(f"{path} has version {version}, this clefquant reads {STORE_VERSION}; use another --out.")
+                raise InputError(
+                    f"{path} has version {version}, this clefquant reads {STORE_VERSION}; use another --out."
+                )
             with self._database:
                 self._database.execute(_CREATE)
                 self._database.execute(f"PRAGMA user_version = {STORE_VERSION}")
@@ -60,7 +63,9 @@ class ProbeStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._database.close()
 
     def add(self, probe: Probe) -> None:
@@ -78,4 +83,5 @@ class ProbeStore:
     def get(self, key: str) -> Probe:
         """The committed probe of ``key``."""
         row = self._database.execute("SELECT * FROM probe WHERE key = ?", (key,)).fetchone()
-        return Probe(*row[:6], np.frombuffer(row[6], dtype="<f4"))
+        subject, format_name, shard, failed, seconds, logits = row[1:]
+        return Probe(key, subject, format_name, shard, failed, seconds, np.frombuffer(logits, dtype="<f4"))

@@ -25,7 +25,10 @@ STORE_FILE, TABLE_FILE, CSV_FILE = "sensitivity.sqlite", "sensitivity.json", "se
 class Runner(Protocol):
     """Does probes somewhere: in this process, or spread over others. Yields them in any order."""
 
-    def __call__(self, shards: Sequence[Shard], work: Sequence[Work], input_amax: Mapping[str, float]) -> Iterator[Probe]: ...
+    def __call__(
+        self, shards: Sequence[Shard], work: Sequence[Work], input_amax: Mapping[str, float]
+    ) -> Iterator[Probe]:
+        """Do ``work`` on ``shards``."""
 
 
 def sweep(
@@ -41,11 +44,12 @@ def sweep(
     runner: Runner | None = None,
     progress: Progress = SILENT,
 ) -> SensitivityTable:
-    """Probe every unit in every format on ``records`` and tabulate; what ``out``'s sqlite file already holds is not done again.
+    """Probe every unit in every format on ``records`` and tabulate; what ``out``'s sqlite file already holds is not
+    done again.
 
     ``input_amax``: largest absolute calibration input per linear. Writes ``sensitivity.sqlite`` as it goes, then
-    ``sensitivity.json`` and ``sensitivity.csv``. Raises InputError on an empty set, unknown formats, or when the unchanged model
-    itself answers NaN.
+    ``sensitivity.json`` and ``sensitivity.csv``. Raises InputError on an empty set, unknown formats, or when the
+    unchanged model itself answers NaN.
     """
     release = loaded.release
     names = checked_formats(release, formats, input_amax)
@@ -63,7 +67,9 @@ def sweep(
                 for regrouped in (False, True)
             }
         if broken := sum(probe.failed for probe in unchanged[False]):
-            raise InputError(f"{release.reference} itself gives {broken} NaN or infinite logits; there is nothing to compare with.")
+            raise InputError(
+                f"{release.reference} itself gives {broken} NaN or infinite logits; there is nothing to compare with."
+            )
         done = store.have(item.key for item in work)
         left = [item for item in work if item.key not in done]
         with progress.task("probing", len(work), "probes") as task:
@@ -91,7 +97,9 @@ def checked_formats(release: Release, formats: Sequence[str], input_amax: Mappin
     static = [name for name in names if find_format(name).static_input]
     missing = [linear.name for unit in release.units for linear in unit.linears if linear.name not in input_amax]
     if static and missing:
-        raise InputError(f"{static[0]} needs input statistics of {missing[0]} (and {len(missing) - 1} more); calibrate first.")
+        raise InputError(
+            f"{static[0]} needs input statistics of {missing[0]} (and {len(missing) - 1} more); calibrate first."
+        )
     return names
 
 
@@ -129,7 +137,11 @@ def _table(
         "input_statistics": sha256_json(dict(input_amax)),
     }
     return SensitivityTable(
-        origin={key: value for key, value in provenance(KIND, SCHEMA_VERSION, parents).items() if key not in ("kind", "schema_version", "command")},
+        origin={
+            key: value
+            for key, value in provenance(KIND, SCHEMA_VERSION, parents).items()
+            if key not in ("kind", "schema_version", "command")
+        },
         model=release.reference,
         formats=formats,
         units=units,
@@ -138,7 +150,5 @@ def _table(
         record_ids=[record.record_id for record in questions.records],
         questions=questions.counted,
         noise=tabulate("", "noise", questions, unchanged[False], unchanged[True]),
-        entries=[
-            tabulate(unit, name, questions, unchanged[False], found) for (unit, name), found in by_entry.items()
-        ],
+        entries=[tabulate(unit, name, questions, unchanged[False], found) for (unit, name), found in by_entry.items()],
     )

@@ -63,9 +63,9 @@ class Entry(_Part):
 class SensitivityTable(_Part):
     """A finished sweep, enough to plan with and without the model at hand.
 
-    ``other_bytes``: of backbone tensors that no unit stores; ``head_bytes``: of the joint head's file. ``questions``: how many
-    questions of each record count (those with two options or more). ``noise``: the unchanged model against itself in other batches.
-    ``seconds``: computing time of all probes.
+    ``other_bytes``: of backbone tensors that no unit stores; ``head_bytes``: of the joint head's file. ``questions``:
+    how many questions of each record count (those with two options or more). ``noise``: the unchanged model against
+    itself in other batches. ``seconds``: computing time of all probes.
     """
 
     kind: str = KIND

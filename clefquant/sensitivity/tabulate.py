@@ -74,7 +74,9 @@ def tabulate(
     return Entry(
         unit=unit,
         format=format_name,
-        figures={name: figure for name, values in metrics._asdict().items() if (figure := _figure(values, questions.owners))},
+        figures={
+            name: figure for name, values in metrics._asdict().items() if (figure := _figure(values, questions.owners))
+        },
         groups={name: figure for name, figure in groups.items() if figure},
         record_kl=per_record.tolist(),
     )

@@ -1,4 +1,5 @@
-"""Doing probes: down the layers once, everything before the probed unit taken from the states of the unchanged model."""
+"""Doing probes: down the layers once, everything before the probed unit taken from the states of the unchanged
+model."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +50,8 @@ class _Walk:
 
 @torch.inference_mode()
 def reference_probe(loaded: LoadedRelease, keys: Keys, shard: Shard, *, regrouped: bool = False) -> Probe:
-    """The unchanged model over a shard; ``regrouped``: in other batches, which shows the noise of the computation itself."""
+    """The unchanged model over a shard; ``regrouped``: in other batches, which shows the noise of the computation
+    itself."""
     start = time.monotonic()
     used, name = (shard.regrouped(), NOISE) if regrouped else (shard, REFERENCE)
     parts = [(batch, run_layers(loaded, batch, hidden, 0)) for batch, hidden in prepare(loaded, used)]
@@ -85,7 +87,9 @@ def probes(
             yield from _visit(walk, unit, list(items), input_amax)
 
 
-def _half_step(loaded: LoadedRelease, layer: int, *, mlp: bool) -> Callable[[PreparedBatch, torch.Tensor], torch.Tensor]:
+def _half_step(
+    loaded: LoadedRelease, layer: int, *, mlp: bool
+) -> Callable[[PreparedBatch, torch.Tensor], torch.Tensor]:
     if mlp:
         return lambda _, middle: run_mlp(loaded, middle, layer)
     return lambda batch, hidden: run_mixer(loaded, batch, hidden, layer)
