@@ -98,11 +98,11 @@ def warnings(split: str, sources: list[SourceCounts], against: list[Against], dr
             found.append(f"{source.name}: {source.rejected:,} rejected, first {first['place']}: {first['reason']}")
         if source.truncated:
             found.append(
-                f"{source.name}: the state of {source.truncated:,} records did not fit and lost its end "
+                f"{source.name}: states that did not fit and lost their end: {source.truncated:,} "
                 f"({source.lost_tokens:,} tokens); raise max_length or shorten them."
             )
         for kind, number in sorted(source.odd.items()):
-            found.append(f"{source.name}: {number:,} records with {kind}.")
+            found.append(f"{source.name}: records with {kind}: {number:,}.")
         if source.duplicates:
             found.append(f"{source.name}: {source.duplicates:,} duplicates left out.")
         if source.overlapping and dropped:

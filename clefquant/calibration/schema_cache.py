@@ -48,7 +48,7 @@ class SchemaCache:
     def encode(
         self, record: Mapping[str, Any], record_id: str, max_length: int, max_state_tokens: int | None
     ) -> Spliced | None:
-        """The record as ``encode_record`` gives it; None: ask the release itself (the schema is too long, no template)."""
+        """The record as ``encode_record`` gives it; None: ask the release itself (schema too long, no template)."""
         template = self._template(record["questions"])
         if template is None:
             return None

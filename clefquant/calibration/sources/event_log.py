@@ -78,6 +78,10 @@ def _log(
             stamp = f"{clock // 3600 % 24:02d}:{clock // 60 % 60:02d}:{clock % 60:02d}"
             lines.append(f"{stamp} {level.upper():<7} {service}: {message}")
         measured += tokens_of("\n".join(lines[-MEASURED_EVERY_EVENTS:]) + "\n")
+    while len(lines) > 1 and measured - (last := tokens_of(lines[-1] + "\n")) >= length_tokens:
+        lines.pop()
+        events.pop()
+        measured -= last
     asked_about = rng.choice(services)
     record, answers = _ask(split, services, events, asked_about)
     return Draft(place, record_id, {"state": "\n".join(lines), "questions": record}, answers, "event_log")

@@ -12,6 +12,7 @@ from clefquant.calibration.sources.rows import Row
 
 BLOCK_BYTES = 1 << 20
 _BLANK = " \t\r\n"
+_NO_END = "the array has no end (a closing bracket is missing)"
 
 
 def looks_like_array(path: Path) -> bool:
@@ -61,34 +62,33 @@ class JsonArray:
     def _elements(self) -> Iterator[_Element | Row]:
         decoder, scan = codecs.getincrementaldecoder("utf-8-sig")(), json.JSONDecoder().raw_decode
         with self.path.open("rb") as file:
-            text, line, ended, started = "", 1, False, False
+            text, line, started = "", 1, False
+            ended = ""  # why there is nothing more to read
             while True:
-                skipped = len(text) - len(text.lstrip(_BLANK + ("" if started else "[")))
-                if not started and "[" in text[:skipped]:
-                    skipped, started = text.index("[") + 1, True
+                skipped = len(text) - len(text.lstrip(_BLANK))
                 line += text.count("\n", 0, skipped)
                 text = text[skipped:]
-                if started and text.startswith("]"):
+                if not started and text:
+                    text, started = text.removeprefix("["), True
+                    continue
+                if text.startswith("]"):
                     return
-                done = _element(text, scan) if started and text else None
-                if done is not None:
-                    yield _Element(line, text[: done.end])
-                    line += text.count("\n", 0, done.next)
-                    text = text[done.next :]
+                found = _element(text, scan, bool(ended)) if text else None
+                if found is not None:
+                    yield _Element(line, text[: found.end])
+                    line += text.count("\n", 0, found.next)
+                    text = text[found.next :]
                 elif ended:
-                    yield Row(
-                        f"{self.path.name} line {line}", fault=_reason(text) + "; the rest of the array is not read"
-                    )
+                    yield Row(f"{self.path.name} line {line}", fault=f"{_reason(text, ended)}; the rest is not read")
                     return
                 else:
                     try:
                         block = file.read(max(BLOCK_BYTES, len(text)))  # doubling keeps one huge element linear
-                        ended = not block
-                        text += decoder.decode(block, ended)
+                        ended = "" if block else _NO_END
+                        text += decoder.decode(block, not block)
                     except UnicodeDecodeError as error:
-                        fault = f"byte 0x{error.object[error.start]:02x} is not UTF-8; save the file as UTF-8"
-                        yield Row(f"{self.path.name} after line {line}", fault=fault)
-                        return
+                        text += error.object[: error.start].decode("utf-8-sig")
+                        ended = f"byte 0x{error.object[error.start]:02x} is not UTF-8; save the file as UTF-8"
 
 
 class _Ends(NamedTuple):
@@ -96,7 +96,7 @@ class _Ends(NamedTuple):
     next: int
 
 
-def _element(text: str, scan: Any) -> _Ends | None:
+def _element(text: str, scan: Any, ended: bool) -> _Ends | None:
     """Where the first element of ``text`` ends and the next begins; None when it is not whole yet (or broken)."""
     try:
         _, end = scan(text)
@@ -106,15 +106,17 @@ def _element(text: str, scan: Any) -> _Ends | None:
     while after < len(text) and text[after] in _BLANK:
         after += 1
     if after == len(text):  # a number could go on, a comma could follow
-        return None
+        return _Ends(end, after) if ended else None
     if text[after] == ",":
         return _Ends(end, after + 1)
     return _Ends(end, after) if text[after] == "]" else None
 
 
-def _reason(text: str) -> str:
+def _reason(text: str, ended: str) -> str:
+    if ended != _NO_END or not text:
+        return ended
     try:
         parse(text)
     except ValueError as error:
         return str(error)
-    return "the array has no end (a closing bracket is missing)"
+    return ended

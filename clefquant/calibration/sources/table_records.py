@@ -25,8 +25,8 @@ def table_drafts(
     source: FileSource | HubSource, files: Sequence[RowFile], base: Path, seed: int, count: int | None
 ) -> Iterator[Draft]:
     """Drafts from files of rows. ``base``: the folder that media paths are relative to and may not leave."""
-    if source.adapter is not None and source.adapter not in ADAPTERS:
-        raise InputError(f"{source.name}: there is no adapter {source.adapter!r}; use one of {', '.join(ADAPTERS)}.")
+    if source.adapter is not None:
+        _check_adapter(source.name, source.adapter, source.options)
     draw = f"{source.name}/{seed}" if source.order == "random" else None
     for index, (file, row) in enumerate(in_order(files, draw, count)):
         yield _draft(source, file, row, base, f"{index:06d}", seed)
@@ -47,6 +47,14 @@ def request_drafts(
         yield Draft(row.place, f"{index:06d}", dict(value) if fault is None else {}, base=base, fault=fault)
 
 
+def _check_adapter(source: str, adapter: str, options: Mapping[str, Any]) -> None:
+    if adapter not in ADAPTERS:
+        raise InputError(f"{source}: there is no adapter {adapter!r}; use one of {', '.join(ADAPTERS)}.")
+    if unknown := [name for name in options if name not in ADAPTERS[adapter].options()]:
+        takes = ", ".join(ADAPTERS[adapter].options()) or "no options"
+        raise InputError(f"{source}: the adapter {adapter} takes {takes}, got {', '.join(unknown)}.")
+
+
 def _draft(source: FileSource | HubSource, file: RowFile, row: Row, base: Path, number: str, seed: int) -> Draft:
     if row.fault is not None:
         return Draft(row.place, number, fault=row.fault)
@@ -61,6 +69,10 @@ def _draft(source: FileSource | HubSource, file: RowFile, row: Row, base: Path, 
             mapped = _as_it_is(row.value, file)
     except BadRecord as error:
         return Draft(row.place, number, fault=str(error))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if source.adapter is None:
+            raise
+        return Draft(row.place, number, fault=f"not a row of {ADAPTERS[source.adapter].hub}: {error!r}")
     return Draft(row.place, mapped.record_id or number, mapped.record, mapped.answers, mapped.group, base=base)
 
 

@@ -1,5 +1,6 @@
 """What an adapter of a public task gives for a row, and what is said about it."""
 
+import inspect
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,6 +27,11 @@ class Adapter(NamedTuple):
     columns: tuple[str, ...]
     hub: str
     make: Callable[..., Mapped]
+
+    def options(self) -> list[str]:
+        """Names of the options the adapter takes."""
+        found = inspect.signature(self.make).parameters.values()
+        return [parameter.name for parameter in found if parameter.kind is parameter.KEYWORD_ONLY]
 
     def record(
         self, row: Mapping[str, Any], names: Mapping[str, list[str]], rng: random.Random, **options: Any
