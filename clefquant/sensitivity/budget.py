@@ -57,3 +57,11 @@ def show_bytes(value: float) -> str:
 
 def _number(mantissa: str, exponent: str | None) -> float:
     return float(mantissa) * 10.0 ** int(exponent or 0)
+
+
+def parse_bytes(text: str, what: str) -> int:
+    """A plain size such as ``4GiB``; InputError names the option ``what``."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match or match[3].upper() not in _BYTES:
+        raise InputError(f"{what} {text!r} is not a size; write for example 4GiB or 500MB.")
+    return int(_number(match[1], match[2]) * _BYTES[match[3].upper()])

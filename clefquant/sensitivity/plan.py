@@ -37,7 +37,10 @@ class Plan:
     budget: str
 
 
-def plan(table: SensitivityTable, budget: str, constraints: Constraints = Constraints()) -> Plan:
+NO_CONSTRAINTS = Constraints()
+
+
+def plan(table: SensitivityTable, budget: str, constraints: Constraints = NO_CONSTRAINTS) -> Plan:
     """The layout with the least predicted KL within ``budget`` (or, for ``kl=``, the smallest one within it).
 
     Raises InputError when the budget lies outside what is possible (both ends are named), a pinned unit is unknown,

@@ -52,7 +52,8 @@ def sweep(
     unchanged model itself answers NaN.
     """
     release = loaded.release
-    names = checked_formats(release, formats, input_amax)
+    names = checked_formats(release, formats)
+    _check_statistics(release, names, input_amax)
     shards = make_shards(records, batch_tokens, shard_tokens)
     keys = Keys.of(loaded)
     work = work_list(keys, release.units, names, shards, input_amax)
@@ -87,20 +88,24 @@ def sweep(
     return table
 
 
-def checked_formats(release: Release, formats: Sequence[str], input_amax: Mapping[str, float]) -> list[str]:
-    """The formats asked, each once and without bf16; InputError when one is unknown or lacks its input statistics."""
+def checked_formats(release: Release, formats: Sequence[str]) -> list[str]:
+    """The formats asked, each once and without bf16. InputError on an unknown one, and on a release that is
+    quantized."""
     names = [find_format(name).name for name in dict.fromkeys(formats) if name != BF16.name]
     if not names:
         raise InputError("no format to probe; name at least one beside bf16 (--formats fp8,nvfp4).")
     if release.quantization is not None:
         raise InputError(f"{release.reference} is already quantized; a sweep needs the BF16 release.")
-    static = [name for name in names if find_format(name).static_input]
+    return names
+
+
+def _check_statistics(release: Release, formats: Sequence[str], input_amax: Mapping[str, float]) -> None:
+    static = [name for name in formats if find_format(name).static_input]
     missing = [linear.name for unit in release.units for linear in unit.linears if linear.name not in input_amax]
     if static and missing:
         raise InputError(
             f"{static[0]} needs input statistics of {missing[0]} (and {len(missing) - 1} more); calibrate first."
         )
-    return names
 
 
 def unit_infos(release: Release, formats: Sequence[str]) -> list[UnitInfo]:

@@ -18,11 +18,13 @@ KIND = "sensitivity table"
 SCHEMA_VERSION = 1
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """Base of everything in the table."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class UnitInfo(_Part):
+class UnitInfo(Part):
     """A unit: its place, its weights, and its exact bytes in every format that can store it (``bf16`` included)."""
 
     name: str
@@ -32,7 +34,7 @@ class UnitInfo(_Part):
     bytes: dict[str, int]
 
 
-class Figure(_Part):
+class Figure(Part):
     """A mean over questions with its standard error over records (None from fewer than two)."""
 
     value: float
@@ -40,7 +42,7 @@ class Figure(_Part):
     questions: int
 
 
-class Entry(_Part):
+class Entry(Part):
     """One unit in one format. A failed entry (NaN or infinite logits) has no figures and is never planned with.
 
     ``figures``: kl, tv, flip, margin_flip, score_shift. ``groups``: KL per ``source:…``, ``type:…`` and ``length:…``.
@@ -60,7 +62,7 @@ class Entry(_Part):
         return self.figures["kl"].value
 
 
-class SensitivityTable(_Part):
+class SensitivityTable(Part):
     """A finished sweep, enough to plan with and without the model at hand.
 
     ``other_bytes``: of backbone tensors that no unit stores; ``head_bytes``: of the joint head's file. ``questions``:

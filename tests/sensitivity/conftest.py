@@ -7,7 +7,7 @@ import torch
 
 from clefquant.calibration.stored import StoredRecord
 from clefquant.quantize.statistics import collect_statistics
-from clefquant.release.load import LoadedRelease
+from clefquant.release.release import Release
 from clefquant.sensitivity.sweep import sweep
 from clefquant.sensitivity.table import SensitivityTable
 
@@ -25,8 +25,8 @@ def records(encoded: list) -> list[StoredRecord]:
 
 
 @pytest.fixture(scope="session")
-def input_amax(tiny_loaded: LoadedRelease, encoded: list) -> dict[str, float]:
-    return {name: found.amax for name, found in collect_statistics(tiny_loaded.release, encoded).items()}
+def input_amax(tiny: Release, encoded: list) -> dict[str, float]:
+    return {name: found.amax for name, found in collect_statistics(tiny, encoded).items()}
 
 
 @pytest.fixture(scope="session")

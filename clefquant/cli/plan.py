@@ -1,0 +1,72 @@
+"""``clefquant plan``: a layout from a finished sweep."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clefquant.cli.console import Output
+from clefquant.errors import InputError
+
+if TYPE_CHECKING:
+    from clefquant.recipes.layout import Layout
+    from clefquant.sensitivity.plan import Constraints
+
+
+def plan(
+    context: typer.Context,
+    table: Annotated[Path, typer.Option("--table", help="sensitivity.json of a sweep.", show_default=False)],
+    budget: Annotated[
+        str, typer.Option("--budget", help="10.3GB, 5.2bits, 0.6x (of BF16) or kl=0.002.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Layout file to write.")] = Path("layout.json"),
+    pin: Annotated[
+        list[str] | None,
+        typer.Option("--pin", help="UNIT=FORMAT, also layers.*.mlp=fp8; repeatable.", show_default=False),
+    ] = None,
+    forbid: Annotated[
+        str, typer.Option("--forbid", help="Formats no unit may have, bf16 included.", show_default=False)
+    ] = "",
+    max_formats: Annotated[
+        int | None, typer.Option("--max-formats", help="Most formats in use, besides bf16.", show_default=False)
+    ] = None,
+) -> None:
+    """Plan a layout for another budget from a finished sweep; nothing is measured.
+
+    Example: `clefquant plan --table runs/sensitivity/sensitivity.json --budget 5.2bits --out runs/layout.json`
+    """
+    from clefquant.sensitivity.plan import plan as make
+    from clefquant.sensitivity.table import read_table
+
+    output: Output = context.obj
+    found = read_table(table)
+    chosen = make(found, budget, read_constraints(pin, forbid, max_formats))
+    layout = found.layout(chosen.units, budget)
+    layout.write(out)
+    show_plan(output, layout, found.backbone_bytes({unit.name: "bf16" for unit in found.units}))
+    output.say(f"predicted KL {chosen.predicted_kl:.2e} ± {chosen.predicted_error or 0:.1e}; not measured")
+    output.done(
+        {**layout.model_dump(), "predicted_kl": chosen.predicted_kl, "predicted_error": chosen.predicted_error},
+        wrote={"layout": out},
+        next_command=f"clefquant quantize --model {found.model} --layout {out} --calibration SET --out DIR",
+    )
+
+
+def read_constraints(pin: list[str] | None, forbid: str, max_formats: int | None) -> "Constraints":
+    """Constraints from their flags."""
+    from clefquant.sensitivity.plan import Constraints
+
+    pairs = [entry.partition("=") for entry in pin or []]
+    for entry, (unit, equals, name) in zip(pin or [], pairs, strict=True):
+        if not (unit and equals and name):
+            raise InputError(f"--pin {entry!r} is not UNIT=FORMAT; write for example --pin layers.0.mlp=bf16.")
+    forbidden = [name for name in forbid.split(",") if name]
+    return Constraints({unit: name for unit, _, name in pairs}, forbidden, max_formats)
+
+
+def show_plan(output: Output, layout: "Layout", source_bytes: int) -> None:
+    """How many units have each format, and the size."""
+    counts = ", ".join(f"{list(layout.units.values()).count(name)} {name}" for name in layout.formats())
+    output.say(
+        f"{counts}: {source_bytes / 1e6:,.1f} MB → {layout.bytes / 1e6:,.1f} MB, {layout.bits_per_weight:.2f} bits a weight"
+    )

@@ -1,0 +1,95 @@
+"""Measuring joint layouts: the whole model as a checkpoint of the layout would answer, against the unchanged one."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from clefquant.calibration.stored import StoredRecord
+from clefquant.progress import SILENT, Progress
+from clefquant.quantize.model import quantize_from_disk
+from clefquant.quantize.simulate import simulated
+from clefquant.quantize.unit import QuantizedLinear
+from clefquant.recipes.formats import BF16
+from clefquant.release.load import DEFAULT_BATCH_TOKENS, LoadedRelease
+from clefquant.sensitivity.continuation import in_record_order, prepare, run_layers
+from clefquant.sensitivity.probe import REFERENCE, Keys, make_probe, unit_detail
+from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
+from clefquant.sensitivity.store import Probe, ProbeStore
+from clefquant.sensitivity.table import Entry
+from clefquant.sensitivity.tabulate import Questions, tabulate
+from clefquant.sensitivity.walk import reference_probe
+
+LAYOUT = "layout"
+#: Quantized units kept between candidates, which differ in a few units.
+_KEPT_BYTES = 4 << 30
+
+
+@dataclass
+class Measurer:
+    """Measures layouts of one loaded release; finished measurements come from the store."""
+
+    loaded: LoadedRelease
+    store: ProbeStore
+    input_amax: Mapping[str, float]
+    batch_tokens: int = DEFAULT_BATCH_TOKENS
+    shard_tokens: int = DEFAULT_SHARD_TOKENS
+    progress: Progress = SILENT
+    _units: dict[tuple[str, str], dict[str, QuantizedLinear]] = field(default_factory=dict)
+    _kept: int = 0
+
+    def measure(self, layouts: Sequence[Mapping[str, str]], records: Sequence[StoredRecord], title: str) -> list[Entry]:
+        """One entry per layout (``unit`` empty, ``format`` ``layout``): its metrics on ``records``."""
+        shards = make_shards(records, self.batch_tokens, self.shard_tokens)
+        keys = Keys.of(self.loaded)
+        questions = Questions(tuple(record for shard in shards for record in shard.records))
+        with self.progress.task(title, len(layouts) + 1, "layouts") as task:
+            before = [self._unchanged(keys, shard) for shard in shards]
+            task.advance()
+            found = []
+            for layout in layouts:
+                after = self._layout(keys, shards, layout)
+                found.append(tabulate("", LAYOUT, questions, before, after))
+                task.advance()
+        return found
+
+    def _unchanged(self, keys: Keys, shard: Shard) -> Probe:
+        key = keys.key(REFERENCE, None, shard)
+        if not self.store.have([key]):
+            self.store.add(reference_probe(self.loaded, keys, shard))
+        return self.store.get(key)
+
+    @torch.inference_mode()
+    def _layout(self, keys: Keys, shards: Sequence[Shard], layout: Mapping[str, str]) -> list[Probe]:
+        units = [unit for unit in self.loaded.release.units if layout[unit.name] != BF16.name]
+        detail = {unit.name: unit_detail(unit, layout[unit.name], self.input_amax) for unit in units}
+        wanted = {keys.key(LAYOUT, detail, shard): shard for shard in shards}
+        done = self.store.have(wanted)
+        if len(done) < len(wanted):
+            linears = {
+                n: linear for unit in units for n, linear in self._quantized(unit.name, layout[unit.name]).items()
+            }
+            for key, shard in wanted.items():
+                if key in done:
+                    continue
+                start = time.monotonic()
+                with simulated(self.loaded, linears):
+                    parts = [
+                        (batch, run_layers(self.loaded, batch, hidden, 0))
+                        for batch, hidden in prepare(self.loaded, shard)
+                    ]
+                logits = in_record_order(shard, parts)
+                self.store.add(make_probe(key, LAYOUT, LAYOUT, shard, time.monotonic() - start, logits))
+        return [self.store.get(key) for key in wanted]
+
+    def _quantized(self, name: str, format_name: str) -> dict[str, QuantizedLinear]:
+        if (name, format_name) in self._units:
+            return self._units[name, format_name]
+        unit = next(unit for unit in self.loaded.release.units if unit.name == name)
+        found = quantize_from_disk(self.loaded.release, unit, format_name, self.input_amax)
+        size = sum(linear.weight.nbytes + sum(t.nbytes for t in linear.tensors.values()) for linear in found.values())
+        if self._kept + size <= _KEPT_BYTES:
+            self._units[name, format_name] = found
+            self._kept += size
+        return found

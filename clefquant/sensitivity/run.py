@@ -1,0 +1,135 @@
+"""The whole of ``clefquant sensitivity``: sets in, table, layout, frontier and pictures out. Used by the pipeline
+too."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clefquant.calibration.stored import StoredSet, open_set
+from clefquant.progress import SILENT, Progress
+from clefquant.quantize.statistics import KIND, SCHEMA_VERSION, collect_statistics, read_statistics, write_statistics
+from clefquant.recipes.layout import Layout
+from clefquant.release.artefact import provenance, read_json
+from clefquant.release.code import release_code
+from clefquant.release.load import DEFAULT_BATCH_TOKENS, load_release
+from clefquant.release.release import HEAD_FILE, Release
+from clefquant.sensitivity.budget import parse_budget
+from clefquant.sensitivity.measure import Measurer
+from clefquant.sensitivity.parts import split_evaluation
+from clefquant.sensitivity.pictures import draw_selection, draw_table
+from clefquant.sensitivity.plan import NO_CONSTRAINTS, Constraints, check_within_reach, planning_options
+from clefquant.sensitivity.select import DEFAULT_CANDIDATES, select
+from clefquant.sensitivity.selection import Selection
+from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, check_disjoint
+from clefquant.sensitivity.states import DEFAULT_CACHE_BYTES
+from clefquant.sensitivity.store import ProbeStore
+from clefquant.sensitivity.sweep import CSV_FILE, STORE_FILE, TABLE_FILE, checked_formats, sweep, unit_infos
+from clefquant.sensitivity.table import Entry, Figure, SensitivityTable
+
+STATISTICS_FILE, FRONTIER_FILE, LAYOUT_FILE = "input_statistics.json", "frontier.json", "layout.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run made. ``files``: by what they are."""
+
+    table: SensitivityTable
+    selection: Selection
+    layout: Layout
+    files: dict[str, Path]
+
+
+def run_sensitivity(
+    release: Release,
+    calibration: Path,
+    evaluation: Path,
+    formats: Sequence[str],
+    budget: str,
+    out: Path,
+    *,
+    constraints: Constraints = NO_CONSTRAINTS,
+    candidates: int = DEFAULT_CANDIDATES,
+    batch_tokens: int = DEFAULT_BATCH_TOKENS,
+    shard_tokens: int = DEFAULT_SHARD_TOKENS,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
+    restart: bool = False,
+    progress: Progress = SILENT,
+) -> Outcome:
+    """Sweep on one part of ``evaluation``, choose a layout within ``budget`` on a second, measure it on a third.
+
+    ``calibration`` and ``evaluation`` are stored sets of this release. ``out`` may hold an interrupted run, which is
+    continued unless ``restart``. Everything that can be refused is refused before the first slow step.
+    """
+    names = checked_formats(release, formats)
+    check_request(release, names, budget, constraints)
+    code = release_code(release.path)
+    stored = [open_set(path, release.path, code) for path in (calibration, evaluation)]
+    records = list(stored[1])
+    check_disjoint(list(stored[0]), records)
+    parts = split_evaluation(records)
+    out.mkdir(parents=True, exist_ok=True)
+    if restart:
+        for name in (STORE_FILE, STATISTICS_FILE):
+            (out / name).unlink(missing_ok=True)
+
+    input_amax = calibrated_amax(release, stored[0], out / STATISTICS_FILE, progress)
+    loaded = load_release(release)
+    table = sweep(
+        loaded,
+        input_amax,
+        parts.sweep,
+        names,
+        out,
+        batch_tokens=batch_tokens,
+        shard_tokens=shard_tokens,
+        cache_bytes=cache_bytes,
+        progress=progress,
+    )
+    with ProbeStore(out / STORE_FILE) as store:
+        measurer = Measurer(loaded, store, input_amax, batch_tokens, shard_tokens, progress)
+        selection = select(measurer, table, budget, parts, constraints, count=candidates)
+    if not selection.within:
+        progress.warn(f"no candidate was measured within {budget}; the layout is the one with the least KL.")
+    layout = selection.layout(table)
+    selection.write(out / FRONTIER_FILE)
+    layout.write(out / LAYOUT_FILE)
+    files = {
+        "table": TABLE_FILE,
+        "csv": CSV_FILE,
+        "probes": STORE_FILE,
+        "frontier": FRONTIER_FILE,
+        "layout": LAYOUT_FILE,
+    }
+    pictures = {**draw_table(table, out), **draw_selection(table, selection, out)}
+    return Outcome(table, selection, layout, {**{name: out / file for name, file in files.items()}, **pictures})
+
+
+def check_request(release: Release, formats: Sequence[str], budget: str, constraints: Constraints) -> None:
+    """Refuse a budget, pin or ban that no result of a sweep could satisfy: sizes are known before it."""
+    units = unit_infos(release, formats)
+    nothing = {"kl": Figure(value=0.0, error=None, questions=0)}
+    sizes = SensitivityTable(
+        model=release.reference,
+        formats=list(formats),
+        units=units,
+        other_bytes=release.backbone_bytes - sum(unit.bytes["bf16"] for unit in units),
+        head_bytes=(release.path / HEAD_FILE).stat().st_size,
+        record_ids=[],
+        questions=[],
+        noise=Entry(unit="", format="noise"),
+        entries=[Entry(unit=u.name, format=f, figures=nothing) for u in units for f in u.bytes if f != "bf16"],
+    )
+    options = planning_options(sizes, constraints)
+    wanted = parse_budget(budget)
+    if wanted.kind != "kl":
+        check_within_reach(sizes, wanted, options, constraints.max_formats)
+
+
+def calibrated_amax(release: Release, calibration: StoredSet, file: Path, progress: Progress) -> Mapping[str, float]:
+    """Largest absolute input per linear on the calibration set; ``file`` keeps it for a resumed run."""
+    parents = {"model": release.fingerprint, "calibration": calibration.fingerprint}
+    if not file.is_file() or read_json(file, KIND, SCHEMA_VERSION).get("parents") != parents:
+        encoded = [record.encoded for record in calibration]
+        found = collect_statistics(release, encoded, progress=progress)
+        write_statistics(file, found, provenance(KIND, SCHEMA_VERSION, parents))
+    return {name: value.amax for name, value in read_statistics(file).items()}

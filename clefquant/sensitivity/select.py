@@ -1,0 +1,128 @@
+"""Measured selection: candidates built as joint layouts, the best measured one within the budget chosen, and an
+honest figure."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from clefquant.calibration.stored import StoredRecord
+from clefquant.sensitivity.budget import parse_budget
+from clefquant.sensitivity.candidates import candidates
+from clefquant.sensitivity.frontier import Frontier, pareto_frontier
+from clefquant.sensitivity.measure import Measurer
+from clefquant.sensitivity.metrics import mean_over_records
+from clefquant.sensitivity.parts import Parts
+from clefquant.sensitivity.plan import (
+    NO_CONSTRAINTS,
+    Constraints,
+    Plan,
+    make_plan,
+    max_unit_bytes,
+    plan,
+    planning_options,
+)
+from clefquant.sensitivity.selection import Candidate, Selection
+from clefquant.sensitivity.table import Entry, Figure, SensitivityTable
+
+DEFAULT_CANDIDATES = 12
+
+
+def select(
+    measurer: Measurer,
+    table: SensitivityTable,
+    budget: str,
+    parts: Parts,
+    constraints: Constraints = NO_CONSTRAINTS,
+    *,
+    count: int = DEFAULT_CANDIDATES,
+    seed: int = 0,
+) -> Selection:
+    """Plan, measure up to ``count`` candidates on ``parts.choice``, choose, and measure the choice on
+    ``parts.held_out``.
+
+    Chosen is the least measured KL within a size budget, or the smallest layout measured within a ``kl=`` ceiling
+    (the least KL when none is; :attr:`Selection.within` then is false).
+    """
+    first = plan(table, budget, constraints)
+    options = planning_options(table, constraints)
+    frontier = pareto_frontier(options, constraints.max_formats)
+    plans = _candidate_plans(table, first, budget, options, frontier, constraints, count, seed)
+    measured = measurer.measure([p.units for p in plans], parts.choice, "measuring candidates")
+    usable = [index for index, entry in enumerate(measured) if not entry.failed_logits]
+    chosen, within = _choose(plans, measured, usable, budget)
+    layout = plans[chosen].units
+    (held_out,) = measurer.measure([layout], parts.held_out, "honest figure")
+    (swept,) = measurer.measure([layout], _in_order(parts.sweep, table), "additivity")
+    return Selection(
+        budget=budget,
+        chosen=chosen,
+        within=within,
+        candidates=[
+            Candidate(
+                units=p.units,
+                total_bytes=p.total_bytes,
+                predicted_kl=p.predicted_kl,
+                predicted_error=p.predicted_error,
+                figures=entry.figures,
+                failed_logits=entry.failed_logits,
+            )
+            for p, entry in zip(plans, measured, strict=True)
+        ],
+        held_out=held_out.figures,
+        held_out_groups=held_out.groups,
+        residual=additivity_residual(table, layout, swept),
+        points=[(point.bytes + table.other_bytes + table.head_bytes, point.loss) for point in frontier.points],
+        point_layouts=[_code(table, point.formats) for point in frontier.points],
+        exact=frontier.exact,
+    )
+
+
+def additivity_residual(table: SensitivityTable, layout: dict[str, str], swept: Entry) -> Figure | None:
+    """Measured minus predicted KL on the very records of the sweep, paired record by record."""
+    if swept.failed_logits:
+        return None
+    counts = np.array(table.questions)
+    owners = np.repeat(np.arange(len(counts)), counts)
+    difference = np.array(swept.record_kl) - table.record_losses(layout)
+    mean = mean_over_records(np.repeat(difference / np.maximum(counts, 1), counts), owners)
+    return Figure(value=mean.value, error=mean.error, questions=mean.questions)
+
+
+def _candidate_plans(
+    table: SensitivityTable, first: Plan, budget: str, options: Sequence, frontier: Frontier,  # type: ignore[type-arg]
+    constraints: Constraints, count: int, seed: int,
+) -> list[Plan]:  # fmt: skip
+    start = tuple(first.units[unit.name] for unit in table.units)
+    if parse_budget(budget).kind != "kl":
+        limit = max_unit_bytes(table, parse_budget(budget))
+        found = candidates(table, options, frontier, start, limit, count, constraints.max_formats, seed)
+        return [make_plan(table, units, budget) for units in found]
+    # the prediction may be off by half or double: sizes on both sides of it are measured
+    names = [unit.name for unit in table.units]
+    ceiling = parse_budget(budget).value
+    near = [point for point in frontier.points if ceiling / 2 <= point.loss <= 2 * ceiling]
+    spread = np.unique(np.linspace(0, max(len(near) - 1, 0), min(len(near), count - 1)).astype(int))
+    layouts = {start: None, **{near[index].formats: None for index in spread}}
+    return [make_plan(table, dict(zip(names, chosen, strict=True)), budget) for chosen in layouts]
+
+
+def _choose(plans: Sequence[Plan], measured: Sequence[Entry], usable: Sequence[int], budget: str) -> tuple[int, bool]:
+    wanted = parse_budget(budget)
+    if not usable:
+        return 0, False
+    best = min(usable, key=lambda index: (measured[index].kl, plans[index].total_bytes))
+    if wanted.kind != "kl":
+        return best, True
+    within = [index for index in usable if measured[index].kl <= wanted.value]
+    return (min(within, key=lambda index: plans[index].total_bytes), True) if within else (best, False)
+
+
+def _in_order(records: Sequence[StoredRecord], table: SensitivityTable) -> list[StoredRecord]:
+    """The swept records again, so that their shards and per-record sums match the table's."""
+    assert sorted(record.record_id for record in records) == sorted(table.record_ids)
+    return list(records)
+
+
+def _code(table: SensitivityTable, formats: Sequence[str]) -> str:
+    """A layout as one character per unit: 0 for bf16, else the place of its format in the table, from 1."""
+    return "".join("0" if name not in table.formats else str(1 + table.formats.index(name)) for name in formats)
