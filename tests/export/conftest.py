@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from clefquant.export.release_folder import export_release
 from clefquant.export.shards import write_index
 from clefquant.export.sums import write_sums
+from clefquant.quantize.algorithms import to_nearest
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.statistics import collect_statistics
 from clefquant.recipes.layout import make_layout, uniform_layout
@@ -34,7 +35,9 @@ def make_checkpoint(tiny, statistics, tmp_path_factory) -> Callable[[str], Path]
         if scheme not in made:
             mixed = {unit.name: CYCLE[number % len(CYCLE)] for number, unit in enumerate(tiny.units)}
             layout = make_layout(tiny, mixed) if scheme == "mixed" else uniform_layout(tiny, scheme)
-            made[scheme] = write_checkpoint(tiny, layout, statistics, tmp_path_factory.mktemp("checkpoint") / scheme)
+            made[scheme] = write_checkpoint(
+                tiny, layout, to_nearest(tiny, layout, statistics), tmp_path_factory.mktemp("checkpoint") / scheme
+            )
             (made[scheme] / "LICENSE").write_text("Apache License, Version 2.0\n")
         return made[scheme]
 
