@@ -1,0 +1,108 @@
+"""Where the candidate's answers come from: simulated in this process, vLLM in another environment, or a running server."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clefquant.calibration.stored import StoredRecord
+from clefquant.errors import InputError
+from clefquant.progress import Progress
+from clefquant.release.artefact import package_versions, provenance, sha256_file, sha256_json
+from clefquant.release.load import LoadedRelease, default_device
+from clefquant.release.release import Release
+from clefquant.verify.answers import KIND, SCHEMA_VERSION, Answer, read_answers, write_answers
+from clefquant.verify.chunks import Shard, answer_in_chunks, discard
+from clefquant.verify.reference import origin
+from clefquant.verify.runner_http import answer_over_http
+from clefquant.verify.runner_vllm import answer_with_vllm
+from clefquant.verify.simulated import load_simulated
+from clefquant.verify.stored_weights import TABLES_FILE
+
+SIMULATE, VLLM = "simulate", "vllm"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Answers with how they were made. ``performance`` is None unless an engine really served them."""
+
+    answers: list[Answer]
+    file: Path
+    backend: dict[str, Any]
+    performance: dict[str, Any] | None = field(default=None)
+
+
+def check_backend(backend: str, python: Path | None) -> str:
+    """``simulate``, ``vllm`` or ``http``; InputError for anything else, or vLLM without its environment."""
+    if backend.startswith(("http://", "https://")):
+        return "http"
+    if backend not in (SIMULATE, VLLM):
+        raise InputError(f"unknown backend {backend!r}; allowed: simulate, vllm, or the URL of a running server (http://HOST:PORT).")
+    if backend == VLLM and python is None:
+        raise InputError("--backend vllm needs --python PATH: the Python of the environment that has clef-vllm installed.")
+    if python is not None and not python.is_file():
+        raise InputError(f"--python {python} does not exist; give the Python of the environment that has clef-vllm installed.")
+    return backend
+
+
+def candidate_answers(
+    backend: str,
+    release: Release,
+    records: Sequence[StoredRecord],
+    sets: dict[str, str],
+    out: Path,
+    *,
+    device: torch.device | None,
+    batch_tokens: int,
+    python: Path | None,
+    shard: Shard,
+    progress: Progress,
+) -> Candidate:
+    """The candidate's answers to every question, from ``out`` when this very run was finished before."""
+    kind = check_backend(backend, python)
+    device = device or default_device()
+    decides = origin(release, sets, device, batch_tokens, backend=backend, tables=_tables_hash(release))
+    if kind != SIMULATE:  # an engine chooses these itself
+        decides |= {"dtype": "", "device": "", "batch_tokens": 0}
+    key = sha256_json(decides)[:16]
+    path = out / f"candidate-{key}.parquet"
+    if not path.is_file():
+        head = {**provenance(KIND, SCHEMA_VERSION, {"model": release.fingerprint}), "model": release.reference, "origin": decides}
+        if kind == SIMULATE:
+            parts = out / ".parts" / key
+
+            def opener() -> AbstractContextManager[LoadedRelease]:
+                return load_simulated(release, device=device)
+
+            answers = answer_in_chunks(
+                parts, records, opener, batch_tokens,
+                head={"part_of": key}, title="candidate, simulated", shard=shard, progress=progress,
+            )  # fmt: skip
+            about, performance = _simulated_by(decides), None
+        elif kind == VLLM:
+            assert python is not None
+            answers, about, performance = answer_with_vllm(python, release, records, out, progress)
+        else:
+            answers, about, performance = answer_over_http(backend, records, progress)
+        write_answers(path, answers, {**head, "backend": {"kind": kind, **about}, "performance": performance})
+        discard(out / ".parts" / key)
+    file = read_answers(path)
+    return Candidate(file.answers, path, file.head["backend"], file.head["performance"])
+
+
+def _simulated_by(decides: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "engine": "transformers, weights as stored, inputs rounded",
+        "dtype": decides["dtype"],
+        "device": decides["device"],
+        "versions": package_versions(),
+    }
+
+
+def _tables_hash(release: Release) -> str | None:
+    """Hash of int8 tables, which are no backbone tensors and so not in the release's fingerprint."""
+    path = release.path / TABLES_FILE
+    return sha256_file(path) if path.is_file() else None

@@ -1,0 +1,117 @@
+"""The BF16 side: its answers, computed once and kept, and how far BF16 is from itself.
+
+The noise floor is measured on a seeded sample of records that are answered again in smaller batches and one at a time. The
+weights are the same, so every difference is the order of floating-point sums: no change below it means anything.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clefquant.calibration.stored import StoredRecord
+from clefquant.errors import InputError
+from clefquant.progress import Progress
+from clefquant.release.artefact import provenance, sha256_json
+from clefquant.release.load import LoadedRelease, default_device, load_release
+from clefquant.release.release import Release, open_release
+from clefquant.verify.answers import KIND, SCHEMA_VERSION, AnswerFile, read_answers, write_answers
+from clefquant.verify.chunks import Shard, answer_in_chunks, discard
+
+NOISE_RECORDS = 64
+OTHER_BATCHING, ONE_AT_A_TIME = "logits_other_batching", "logits_one_at_a_time"
+
+
+def compute_dtype(device: torch.device) -> torch.dtype:
+    """As ``load_release`` chooses: bfloat16 on a GPU, float32 on a CPU."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def origin(release: Release, sets: dict[str, str], device: torch.device, batch_tokens: int, **more: Any) -> dict[str, Any]:
+    """Everything that decides the numbers of a run, JSON-ready. ``sets``: set name to fingerprint."""
+    return {
+        "fingerprint": release.fingerprint,
+        "sets": sorted(sets.values()),
+        "dtype": str(compute_dtype(device)).removeprefix("torch."),
+        "device": device.type,
+        "batch_tokens": batch_tokens,
+        **more,
+    }
+
+
+def reference_answers(
+    against: str,
+    records: Sequence[StoredRecord],
+    sets: dict[str, str],
+    out: Path,
+    *,
+    device: torch.device | None,
+    batch_tokens: int,
+    seed: int,
+    shard: Shard,
+    progress: Progress,
+) -> tuple[AnswerFile, Path]:
+    """The reference's answers with both noise runs, and their file: read from ``against`` or from ``out``, else computed."""
+    if against.endswith(".parquet"):
+        return _given(Path(against), sets), Path(against)
+    release = open_release(against)
+    if release.quantization is not None:
+        raise InputError(f"--against {against} is quantized itself; give the BF16 release that the candidate was made from.")
+    device = device or default_device()
+    decides = origin(release, sets, device, batch_tokens, seed=seed, noise_records=NOISE_RECORDS)
+    key = sha256_json(decides)[:16]
+    path = out / f"reference-{key}.parquet"
+    if path.is_file():
+        return read_answers(path), path
+    head = {
+        **provenance(KIND, SCHEMA_VERSION, {"model": release.fingerprint, **{f"set {k}": v for k, v in sets.items()}}, seed),
+        "model": release.reference,
+        "backbone_bytes": release.backbone_bytes,
+        "origin": decides,
+    }
+    loaded: list[LoadedRelease] = []
+
+    @contextmanager
+    def opener() -> Iterator[LoadedRelease]:
+        if not loaded:  # three passes, one load
+            loaded.append(load_release(release, device=device))
+        yield loaded[0]
+
+    work = out / ".parts" / key
+    sample = noise_sample(records, seed)
+    passes = (
+        ("logits", records, batch_tokens, "BF16"),
+        (OTHER_BATCHING, sample, max(1, batch_tokens // 4), "BF16, other batching"),
+        (ONE_AT_A_TIME, sample, 1, "BF16, one at a time"),
+    )
+    found = {
+        name: answer_in_chunks(
+            work / name, chosen, opener, tokens, head={"part_of": key}, title=title, shard=shard, progress=progress
+        )
+        for name, chosen, tokens, title in passes
+    }
+    loaded.clear()
+    answers = found.pop("logits")
+    write_answers(path, answers, head, found)
+    discard(work)
+    return read_answers(path), path
+
+
+def noise_sample(records: Sequence[StoredRecord], seed: int) -> list[StoredRecord]:
+    """The records that are answered again, in stored order; a long record is as likely as a short one."""
+    picked = random.Random(seed).sample(range(len(records)), min(NOISE_RECORDS, len(records)))
+    return [records[index] for index in sorted(picked)]
+
+
+def _given(path: Path, sets: dict[str, str]) -> AnswerFile:
+    file = read_answers(path)
+    made_from = file.head.get("origin", {}).get("sets")
+    if made_from != sorted(sets.values()):
+        raise InputError(
+            f"{path} holds answers to other evaluation sets than {', '.join(sets)}. Give the sets it was made from, or the release "
+            "itself as --against to compute them."
+        )
+    return file

@@ -1,0 +1,61 @@
+"""The candidate through vLLM: a worker script under the Python of the serving environment, one JSON file in and one out.
+
+The two environments cannot be one (they pin different compressed-tensors), and this module imports neither vLLM nor the plugin.
+"""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clefquant.calibration.stored import StoredRecord
+from clefquant.errors import InputError, PrerequisiteError
+from clefquant.progress import Progress
+from clefquant.release.release import Release
+from clefquant.verify.answers import Answer
+from clefquant.verify.performance import WARM_UP, latency_rows, latency_sample, throughput
+from clefquant.verify.results import answers_of
+
+WORKER = Path(__file__).with_name("templates") / "vllm_worker.py"
+_LOG_TAIL_LINES = 15
+
+
+def answer_with_vllm(
+    python: Path, release: Release, records: Sequence[StoredRecord], out: Path, progress: Progress
+) -> tuple[list[Answer], dict[str, Any], dict[str, Any]]:
+    """Answers, a description of the engine, and its speed. The engine's own log is kept as ``vllm.log`` in ``out``.
+
+    PrerequisiteError when the other environment lacks the plugin or the engine does not come up.
+    """
+    if unsendable := [record.record_id for record in records if record.encoded.media is not None]:
+        raise InputError(f"records with images cannot be handed to the vLLM worker, first {unsendable[0]}; use a server's URL.")
+    sample = latency_sample(records)
+    job = {
+        "model": str(release.path.resolve()),
+        "records": [record.record for record in records],
+        "alone": sample,
+        "warm_up": WARM_UP,
+        "engine": {"images": 0},
+    }
+    with tempfile.TemporaryDirectory() as folder, progress.task("candidate, vLLM", len(records), "records") as task:
+        given, got = Path(folder) / "job.json", Path(folder) / "result.json"
+        given.write_text(json.dumps(job, ensure_ascii=False), encoding="utf-8")
+        log = out / "vllm.log"
+        with log.open("w", encoding="utf-8") as handle:
+            done = subprocess.run([str(python), str(WORKER), str(given), str(got)], stdout=handle, stderr=handle, check=False)
+        if done.returncode or not got.is_file():
+            tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+            raise PrerequisiteError(f"the vLLM worker under {python} ended with code {done.returncode}; all of its log: {log}\n{tail}")
+        result = json.loads(got.read_text(encoding="utf-8"))
+        task.advance(len(records))
+    about = {"engine": f"vLLM {result['versions']['vllm']}, clef-vllm", "dtype": result["dtype"], "versions": result["versions"]}
+    performance = {
+        **about,
+        "chip": result["chip"],
+        "device_memory_gib": result["device_memory_gib"],
+        "throughput": throughput(records, result["all_s"], "all at once, offline"),
+        "latency": latency_rows(records, sample, result["alone_s"]),
+    }
+    return answers_of(records, result["answers"], "vLLM"), about, performance
