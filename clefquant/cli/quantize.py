@@ -1,7 +1,7 @@
 """``clefquant quantize``: a quantized checkpoint from a release."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -21,7 +21,7 @@ def quantize(
     calibration: Annotated[
         Path | None, typer.Option(help="Set written by `calibrate`; needed by nvfp4.", show_default=False)
     ] = None,
-    algorithm: Annotated[Literal["rtn"], typer.Option(help="How weights are rounded.")] = "rtn",
+    algorithm: Annotated[str, typer.Option(help="How weights are rounded: rtn or gptq.")] = "rtn",
 ) -> None:
     """Quantize a release into a new checkpoint folder.
 
@@ -34,7 +34,7 @@ def quantize(
     output: Output = context.obj
     release = open_release(model)
     chosen = chosen_layout(release, scheme, layout)
-    folder = run(release, chosen, calibration, out, progress=output)
+    folder = run(release, chosen, calibration, out, algorithm=algorithm, progress=output)
     ratio = chosen.bytes / release.backbone_bytes
     output.say(
         f"{release.backbone_bytes / 1e6:,.1f} MB → {chosen.bytes / 1e6:,.1f} MB ({ratio:.0%}), {chosen.bits_per_weight} bits a weight"

@@ -2,23 +2,24 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.progress import SILENT, Progress
+from clefquant.quantize.algorithms import QuantizedUnit
 from clefquant.quantize.inventory import inventory
-from clefquant.quantize.model import quantize_from_disk
 from clefquant.quantize.statistics import KIND as STATISTICS_KIND
 from clefquant.quantize.statistics import SCHEMA_VERSION as STATISTICS_SCHEMA
 from clefquant.quantize.statistics import InputStatistics, write_statistics
 from clefquant.quantize.writer import DEFAULT_SHARD_BYTES, PlannedTensor, ShardWriter
 from clefquant.recipes.config import quantization_config, recipe_yaml
-from clefquant.recipes.formats import BF16, find_format
+from clefquant.recipes.formats import BF16, Format, find_format
 from clefquant.recipes.layout import Layout
 from clefquant.release.artefact import check_new_folder, new_folder, provenance, write_json, write_text
 from clefquant.release.release import Release
+from clefquant.release.units import Linear
 
 KIND = "checkpoint"
 SCHEMA_VERSION = 1
@@ -55,64 +56,70 @@ def check_quantizable(release: Release, layout: Layout, statistics_available: bo
 def write_checkpoint(
     release: Release,
     layout: Layout,
-    statistics: Mapping[str, InputStatistics],
+    results: Iterable[QuantizedUnit],
     out: Path,
     *,
+    algorithm: str = "rtn",
     calibration_sha256: str | None = None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
     progress: Progress = SILENT,
 ) -> Path:
-    """Quantize ``release`` by ``layout`` into the new folder ``out``, one unit in memory at a time.
+    """Write the checkpoint of ``results`` (one per unit, in any order) into the new folder ``out``, unit by unit.
 
-    ``statistics``: of the calibration pass, by full linear name; may be empty for formats with dynamic inputs alone.
+    Everything that is not quantized is copied byte for byte. The folder appears when it is complete.
     """
-    check_quantizable(release, layout, bool(statistics), out)
-    amax = {name: value.amax for name, value in statistics.items()}
+    check_new_folder(out)
     plan = _plan(release, layout)
     parents = {"model": release.fingerprint} | ({"calibration": calibration_sha256} if calibration_sha256 else {})
+    statistics: dict[str, InputStatistics] = {}
     with new_folder(out) as work:
         for file in release.side_files:
             shutil.copyfile(file, work / file.name)
-        with (
-            ShardWriter(work, plan, max_shard_bytes) as writer,
-            progress.task("quantizing", len(release.units), "units") as task,
-        ):
-            for unit in release.units:
-                task.note(f"{unit.name} → {layout.units[unit.name]}")
-                for name, quantized in quantize_from_disk(release, unit, layout.units[unit.name], amax).items():
-                    for local, tensor in quantized.tensors.items():
-                        writer.write(f"{name}.{local}", tensor)
-                task.advance()
-            for name in plan:
-                if name in release.tensors and not _replaced(release, layout, name):
-                    writer.copy(name, release.tensors[name])
+        with ShardWriter(work, plan, max_shard_bytes) as writer:
+            with progress.task("quantizing", len(release.units), "units") as task:
+                for result in results:
+                    task.note(f"{result.unit.name} → {layout.units[result.unit.name]}")
+                    for name, quantized in result.linears.items():
+                        for local, tensor in quantized.tensors.items():
+                            writer.write(f"{name}.{local}", tensor)
+                    statistics.update(result.statistics)
+                    task.advance()
+            replaced = _replaced(release, layout)
+            for name, info in release.tensors.items():
+                if name not in replaced:
+                    writer.copy(name, info)
         write_json(work / "config.json", _config(release, layout))
         layout.write(work / "layout.json")
-        write_text(work / "recipe.yaml", recipe_yaml(release, layout.units))
+        write_text(work / "recipe.yaml", recipe_yaml(release, layout.units, algorithm))
         if statistics:
             head = provenance(STATISTICS_KIND, STATISTICS_SCHEMA, parents)
-            write_statistics(work / "input_statistics.json", dict(statistics), head)
+            write_statistics(work / "input_statistics.json", statistics, head)
         head = provenance(KIND, SCHEMA_VERSION, parents)
-        write_json(work / "checkpoint.json", {**head, "model": release.reference, **inventory(release, work)})
+        described = {"model": release.reference, "algorithm": algorithm, **inventory(release, work)}
+        write_json(work / "checkpoint.json", {**head, **described})
+    _warn_dead_inputs(statistics, progress)
     return out
 
 
-def _replaced(release: Release, layout: Layout, tensor: str) -> bool:
-    return any(
-        tensor == f"{linear.name}.weight" and layout.units[unit.name] != BF16.name
-        for unit in release.units
-        for linear in unit.linears
-    )
+def _warn_dead_inputs(statistics: Mapping[str, InputStatistics], progress: Progress) -> None:
+    """Name linears whose input was always zero: their scale falls back to 1 and says nothing."""
+    if dead := [name for name, value in statistics.items() if value.amax == 0]:
+        progress.warn(f"{len(dead)} linears saw only zeros in calibration, first {dead[0]}; their input scale is a guess.")
 
 
-def _plan(release: Release, layout: Layout) -> dict[str, PlannedTensor]:
-    """Every tensor of the checkpoint in the source's order, a linear's stored tensors at the place of its weight."""
-    stored = {
+def _replaced(release: Release, layout: Layout) -> dict[str, tuple[Linear, Format]]:
+    """Source tensors that are stored in another form, with that form."""
+    return {
         f"{linear.name}.weight": (linear, find_format(layout.units[unit.name]))
         for unit in release.units
         for linear in unit.linears
         if layout.units[unit.name] != BF16.name
     }
+
+
+def _plan(release: Release, layout: Layout) -> dict[str, PlannedTensor]:
+    """Every tensor of the checkpoint in the source's order, a linear's stored tensors at the place of its weight."""
+    stored = _replaced(release, layout)
     plan: dict[str, PlannedTensor] = {}
     for name, info in release.tensors.items():
         if name in stored:

@@ -7,6 +7,7 @@ own code makes positions and masks and runs each layer.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,17 @@ class LayerBatch:
     calls: tuple[dict[str, Any], ...]
 
 
-#: Called with the layer's number, its module with weights, and a function that runs every batch through it.
-Visit = Callable[[int, torch.nn.Module, Callable[[], None]], None]
+@dataclass(frozen=True)
+class LayerStep:
+    """One layer with its weights. ``run``: every batch through it; the last run's outputs are what the next layer reads.
+
+    ``running``: the batch that is running, for hooks.
+    """
+
+    number: int
+    module: torch.nn.Module
+    run: Callable[[], None]
+    running: Callable[[], LayerBatch]
 
 
 class Layerwise:
@@ -59,11 +69,11 @@ class Layerwise:
         self._dtype = dtype or (torch.bfloat16 if self._device.type == "cuda" else torch.float32)
         self._cache_bytes = cache_bytes
         self._backbone = self._skeleton()
-        self.batch: LayerBatch  # the one that is running, for hooks
+        self._running: LayerBatch
 
     @torch.inference_mode()
-    def run(self, visit: Visit, progress: Progress = SILENT) -> None:
-        """Call ``visit`` for every layer in order; it must run the batches at least once, its last run is what the next reads."""
+    def steps(self, progress: Progress = SILENT) -> Iterator[LayerStep]:
+        """Yield the layers in order; each must be run at least once before the next is asked for."""
         text = self._backbone.model.language_model
         tokens = sum(len(record.input_ids) for record in self._encoded)
         with States(self._cache_bytes) as states, progress.task("calibrating", tokens * len(text.layers), "tok") as task:
@@ -71,19 +81,17 @@ class Layerwise:
             for number, layer in enumerate(text.layers):
                 task.note(f"layer {number}")
                 self._fill(layer, f"{LAYER_PREFIX}{number}.")
-
-                def run_batches(number: int = number, layer: Any = layer) -> None:
-                    for batch in prepared:
-                        self.batch = batch
-                        hidden = layer(states.get(batch.number, self._device), **batch.calls[number])
-                        states.put(("next", batch.number), hidden)
-
-                visit(number, layer, run_batches)
+                yield LayerStep(number, layer, partial(self._run, number, layer, prepared, states), lambda: self._running)
                 for batch in prepared:
                     states.put(batch.number, states.get(("next", batch.number), self._device))
                     states.drop(("next", batch.number))
                 layer.to("meta")
                 task.advance(tokens)
+
+    def _run(self, number: int, layer: torch.nn.Module, prepared: Sequence[LayerBatch], states: States) -> None:
+        for batch in prepared:
+            self._running = batch
+            states.put(("next", batch.number), layer(states.get(batch.number, self._device), **batch.calls[number]))
 
     def _skeleton(self) -> Any:
         """The backbone on the meta device with real buffers, embedding from the file; the vision tower only when needed."""

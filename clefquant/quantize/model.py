@@ -19,13 +19,17 @@ def read_weight(info: TensorInfo) -> torch.Tensor:
 
 
 def quantize_from_disk(
-    release: Release, unit: Unit, format_name: str, input_amax: Mapping[str, float]
+    release: Release,
+    unit: Unit,
+    format_name: str,
+    input_amax: Mapping[str, float],
+    hessians: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, QuantizedLinear]:
-    """Quantize one unit from its source weights; an empty result for ``bf16``."""
+    """Quantize one unit from its source weights; an empty result for ``bf16``. Arguments as in :func:`quantize_unit`."""
     if format_name == BF16.name:
         return {}
     weights = {linear.name: read_weight(release.tensors[f"{linear.name}.weight"]) for linear in unit.linears}
-    return quantize_unit(unit, weights, find_format(format_name), input_amax)
+    return quantize_unit(unit, weights, find_format(format_name), input_amax, hessians)
 
 
 def quantize_layout(

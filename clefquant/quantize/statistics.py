@@ -4,7 +4,7 @@ Padding is left out; tokens counted = tokens encoded. The largest absolute input
 is for people: dead inputs, headroom on other data, outlier layers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,11 @@ class InputStatistics:
     tokens: int
 
 
-class _Collector:
+class InputCollector:
     """Running statistics of one input; per channel amax [I] and a float64 sum of squares."""
 
     def __init__(self) -> None:
+        """Nothing seen yet."""
         self.channel_amax: torch.Tensor | None = None
         self.squares = 0.0
         self.tokens = 0
@@ -53,6 +54,7 @@ class _Collector:
         self.tokens += x.shape[0]
 
     def result(self) -> InputStatistics:
+        """The figures of everything added."""
         assert self.channel_amax is not None
         count = self.tokens * self.channel_amax.numel()
         return InputStatistics(
@@ -76,20 +78,21 @@ def collect_statistics(
     One layer's weights are in memory at a time. Linears of one fused group share their input and their figures. Raises
     InputError on an empty set, or when an input is NaN or infinite.
     """
-    layers = Layerwise(release, encoded, dtype=dtype, batch_tokens=batch_tokens)
     found: dict[str, InputStatistics] = {}
-
-    def visit(number: int, layer: torch.nn.Module, run_batches: Callable[[], None]) -> None:
-        groups = [group for unit in release.units if unit.layer == number for group in unit.groups]
-        with watching(layer, number, groups, lambda: layers.batch.real_BL, _Collector) as collectors:
-            run_batches()
+    for step in Layerwise(release, encoded, dtype=dtype, batch_tokens=batch_tokens).steps(progress):
+        groups = [group for unit in release.units if unit.layer == step.number for group in unit.groups]
+        with watching(step, groups, InputCollector) as collectors:
+            step.run()
         for group, collector in zip(groups, collectors, strict=True):
             found.update(dict.fromkeys((linear.name for linear in group), collector.result()))
+    check_finite(found)
+    return found
 
-    layers.run(visit, progress)
+
+def check_finite(found: dict[str, InputStatistics]) -> None:
+    """InputError when an input was NaN or infinite."""
     if broken := [name for name, statistics in found.items() if not statistics.amax < float("inf")]:
         raise InputError(f"{broken[0]} received NaN or infinite inputs in calibration; check the source weights.")
-    return found
 
 
 def write_statistics(path: Path, statistics: dict[str, InputStatistics], head: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from clefquant.quantize.hessian import round_by_gptq
 from clefquant.recipes.config import scheme_of
 from clefquant.recipes.formats import Format
 from clefquant.recipes.fused import fused_gdn_inputs
@@ -26,12 +27,17 @@ class QuantizedLinear(NamedTuple):
 
 
 def quantize_unit(
-    unit: Unit, weights: Mapping[str, torch.Tensor], fmt: Format, input_amax: Mapping[str, float]
+    unit: Unit,
+    weights: Mapping[str, torch.Tensor],
+    fmt: Format,
+    input_amax: Mapping[str, float],
+    hessians: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, QuantizedLinear]:
-    """Quantize every linear of ``unit``.
+    """Quantize every linear of ``unit``: to nearest, or by GPTQ when ``hessians`` are given.
 
     ``weights``: full linear name to its source weight [O, I] (bfloat16). ``input_amax``: full linear name to the largest
-    absolute input seen in calibration; read for formats with a static input scale alone. The result has the same keys.
+    absolute input seen in calibration; read for formats with a static input scale alone. ``hessians``: full linear name to the
+    mean of 2 x xᵀ over its inputs [I, I], float32. The result has the same keys.
     """
     from compressed_tensors.compressors import compress_module
     from compressed_tensors.quantization import apply_quantization_config
@@ -51,7 +57,11 @@ def quantize_unit(
         modifier.start_calibration(block)
     leaves: dict[Linear, Any] = dict(zip(unit.linears, block.children(), strict=True))
     observe(leaves.values(), "weight")
-    update_qparams(leaves.values(), "weight")
+    if hessians is None:
+        update_qparams(leaves.values(), "weight")
+    else:
+        for linear, leaf in leaves.items():
+            round_by_gptq(leaf, hessians[linear.name])
     if fmt.static_input:
         for linear, leaf in leaves.items():
             # in the weight's dtype, as the observer of a model in that dtype would compute it

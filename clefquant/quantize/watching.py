@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from clefquant.quantize.layerwise import LayerStep
 from clefquant.release.units import LAYER_PREFIX, Linear
 
 
@@ -21,20 +22,16 @@ W = TypeVar("W", bound=Watcher)
 
 @contextmanager
 def watching(
-    layer: torch.nn.Module,
-    number: int,
-    groups: Sequence[Sequence[Linear]],
-    real_BL: Callable[[], torch.Tensor],
-    make: Callable[[], W],
+    step: LayerStep, groups: Sequence[Sequence[Linear]], make: Callable[[], W]
 ) -> Iterator[list[W]]:
-    """Yield one watcher per fused group of decoder layer ``number``; padding (false in ``real_BL``) is left out."""
+    """Yield one watcher per fused group of the layer; padding is left out."""
     watchers = [make() for _ in groups]
     handles = []
     for group, watcher in zip(groups, watchers, strict=True):
-        module = layer.get_submodule(group[0].name.removeprefix(f"{LAYER_PREFIX}{number}."))
+        module = submodule(step, group[0])
 
         def hook(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...], watcher: W = watcher) -> None:
-            watcher.add(inputs[0][real_BL()])
+            watcher.add(inputs[0][step.running().real_BL])
 
         handles.append(module.register_forward_pre_hook(hook))
     try:
@@ -42,3 +39,8 @@ def watching(
     finally:
         for handle in handles:
             handle.remove()
+
+
+def submodule(step: LayerStep, linear: Linear) -> torch.nn.Module:
+    """The module of ``linear`` in the layer."""
+    return step.module.get_submodule(linear.name.removeprefix(f"{LAYER_PREFIX}{step.number}."))

@@ -57,16 +57,16 @@ def quantization_config(release: Release, units: Mapping[str, str]) -> dict[str,
     return {"quant_method": "compressed-tensors", **found}
 
 
-def recipe_yaml(release: Release, units: Mapping[str, str]) -> str:
+def recipe_yaml(release: Release, units: Mapping[str, str], algorithm: str = "rtn") -> str:
     """llm-compressor's own recipe of the same quantization."""
+    from llmcompressor.modifiers.gptq import GPTQModifier
     from llmcompressor.modifiers.quantization import QuantizationModifier
     from llmcompressor.recipe import Recipe
 
     # the enum would be written as a Python object that no safe loader reads
     groups = {
-        name: scheme.model_copy(update={"format": scheme.format.value})
-        for name, scheme in config_groups(release, units).items()
+        name: scheme.model_copy(update={"format": scheme.format.value}) for name, scheme in config_groups(release, units).items()
     }
-    modifier = QuantizationModifier(config_groups=groups, ignore=ignored_linears(release, units))
-    text: str = Recipe.from_modifiers(modifier).yaml()
+    modifier = {"rtn": QuantizationModifier, "gptq": GPTQModifier}[algorithm]
+    text: str = Recipe.from_modifiers(modifier(config_groups=groups, ignore=ignored_linears(release, units))).yaml()
     return text

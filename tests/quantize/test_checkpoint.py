@@ -7,7 +7,10 @@ import pytest
 from safetensors.torch import load_file
 
 from clefquant.errors import InputError, PrerequisiteError
+from clefquant.quantize import algorithms
 from clefquant.quantize import checkpoint as module
+from clefquant.quantize.calibrated import quantize
+from clefquant.quantize.algorithms import to_nearest
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.statistics import collect_statistics
 from clefquant.recipes.layout import uniform_layout
@@ -23,7 +26,7 @@ def statistics(tiny_loaded, encoded):
 
 @pytest.fixture(scope="module")
 def nvfp4(tiny, statistics, tmp_path_factory):
-    return write_checkpoint(tiny, uniform_layout(tiny, "nvfp4"), statistics, tmp_path_factory.mktemp("ck") / "nvfp4")
+    return write_checkpoint(tiny, uniform_layout(tiny, "nvfp4"), to_nearest(tiny, uniform_layout(tiny, "nvfp4"), statistics), tmp_path_factory.mktemp("ck") / "nvfp4")
 
 
 def test_groups_share_a_bit_equal_global_scale(nvfp4):
@@ -59,7 +62,7 @@ def test_index_lists_the_backbone_alone(nvfp4):
 
 
 def test_several_shards_hold_the_same_tensors(tiny, statistics, nvfp4, folder):
-    write_checkpoint(tiny, uniform_layout(tiny, "nvfp4"), statistics, folder, max_shard_bytes=50_000)
+    write_checkpoint(tiny, uniform_layout(tiny, "nvfp4"), to_nearest(tiny, uniform_layout(tiny, "nvfp4"), statistics), folder, max_shard_bytes=50_000)
     one, many = read_backbone(nvfp4), read_backbone(folder)
     assert len({info.file for info in many.values()}) > 2
     assert {name: info.read() for name, info in one.items()} == {name: info.read() for name, info in many.items()}
@@ -72,32 +75,32 @@ def test_already_quantized(nvfp4):
 
 def test_nvfp4_without_calibration(tiny, folder):
     with pytest.raises(InputError, match="nvfp4 needs --calibration"):
-        write_checkpoint(tiny, uniform_layout(tiny, "nvfp4"), {}, folder)
+        quantize(tiny, uniform_layout(tiny, "nvfp4"), None, folder)
     assert not folder.exists()
 
 
 def test_too_little_disk(tiny, folder, monkeypatch):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000})())
     with pytest.raises(PrerequisiteError, match="GB free"):
-        write_checkpoint(tiny, uniform_layout(tiny, "fp8"), {}, folder)
+        quantize(tiny, uniform_layout(tiny, "fp8"), None, folder)
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_failure_in_the_middle_leaves_nothing(tiny, folder, monkeypatch, failure):
     calls = iter(range(3))
-    real = module.quantize_from_disk
+    real = algorithms.quantize_from_disk
 
     def fail_at_the_third(*arguments):
         if next(calls) == 2:
             raise failure
         return real(*arguments)
 
-    monkeypatch.setattr(module, "quantize_from_disk", fail_at_the_third)
+    monkeypatch.setattr(algorithms, "quantize_from_disk", fail_at_the_third)
     with pytest.raises(type(failure) if isinstance(failure, OSError) else failure):
-        write_checkpoint(tiny, uniform_layout(tiny, "fp8"), {}, folder)
+        write_checkpoint(tiny, uniform_layout(tiny, "fp8"), to_nearest(tiny, uniform_layout(tiny, "fp8"), {}), folder)
     assert list(folder.parent.iterdir()) == []
 
 
 def test_repeats_byte_for_byte(tiny, statistics, nvfp4, folder):
-    write_checkpoint(tiny, uniform_layout(tiny, "nvfp4"), statistics, folder)
+    write_checkpoint(tiny, uniform_layout(tiny, "nvfp4"), to_nearest(tiny, uniform_layout(tiny, "nvfp4"), statistics), folder)
     assert (folder / "model.safetensors").read_bytes() == (nvfp4 / "model.safetensors").read_bytes()

@@ -24,14 +24,11 @@ def whole(tiny_loaded, encoded):
 @pytest.mark.parametrize("cache_bytes", [1 << 30, 0], ids=["in memory", "on disk"])
 def test_equals_the_whole_model(tiny, encoded, whole, cache_bytes):
     seen = []
-
-    def visit(number, layer, run_batches):
+    for step in Layerwise(tiny, encoded, cache_bytes=cache_bytes).steps():
         got = []
-        handle = layer.register_forward_hook(lambda _, __, out: got.append(out))
-        run_batches()
+        handle = step.module.register_forward_hook(lambda _, __, out, got=got: got.append(out))
+        step.run()
         handle.remove()
-        assert all(torch.equal(a, b) for a, b in zip(got, whole[number], strict=True))
-        seen.append(number)
-
-    Layerwise(tiny, encoded, cache_bytes=cache_bytes).run(visit)
+        assert all(torch.equal(a, b) for a, b in zip(got, whole[step.number], strict=True))
+        seen.append(step.number)
     assert seen == list(whole)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from clefquant.quantize.algorithms import to_nearest
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.statistics import collect_statistics
 from clefquant.recipes.config import config_groups, ignored_linears
@@ -54,7 +55,7 @@ def test_bits_equal_oneshot(tiny, encoded, formats, tmp_path, monkeypatch):
     encoded = encoded[:2]  # bfloat16 is slow on a CPU
     statistics = collect_statistics(tiny, encoded, dtype=torch.bfloat16)
     ours = load_file(
-        write_checkpoint(tiny, make_layout(tiny, units), statistics, tmp_path / "ours") / "model.safetensors"
+        write_checkpoint(tiny, make_layout(tiny, units), to_nearest(tiny, make_layout(tiny, units), statistics), tmp_path / "ours") / "model.safetensors"
     )
     theirs = _oneshot(tiny, units, encoded, tmp_path / "theirs", monkeypatch)
     assert ours.keys() == theirs.keys()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from clefquant.quantize.algorithms import to_nearest
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.model import quantize_layout
 from clefquant.quantize.simulate import simulated
@@ -39,7 +40,7 @@ def test_equals_the_release_loader(tiny, tiny_loaded, encoded, statistics, mixed
     from compressed_tensors.quantization import disable_quantization
     from transformers import CompressedTensorsConfig
 
-    write_checkpoint(tiny, mixed, statistics, folder)
+    write_checkpoint(tiny, mixed, to_nearest(tiny, mixed, statistics), folder)
     model, processor = tiny_loaded.code.load_release_model(
         folder, device="cpu", dtype=torch.float32, quantization_config=CompressedTensorsConfig(run_compressed=False)
     )

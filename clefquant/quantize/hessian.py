@@ -1,0 +1,54 @@
+"""GPTQ's second-order information, and its rounding by llm-compressor.
+
+The Hessian of a linear's output error is H = 2 X Xᵀ over its inputs X [I, T]. llm-compressor divides by the number of records;
+we divide by tokens, which only rescales H and leaves the result the same.
+"""
+
+from typing import Any
+
+import torch
+
+
+class HessianCollector:
+    """Sum of 2 x xᵀ over token vectors, float32 [I, I] on the inputs' device."""
+
+    def __init__(self) -> None:
+        """Nothing seen yet."""
+        self._sum: torch.Tensor | None = None
+        self._tokens = 0
+
+    def add(self, x: torch.Tensor) -> None:
+        """Add token vectors [T, I]."""
+        wide = x.float()
+        product = 2 * (wide.T @ wide)
+        self._sum = product if self._sum is None else self._sum.add_(product)
+        self._tokens += len(x)
+
+    def result(self) -> torch.Tensor:
+        """The mean [I, I]."""
+        assert self._sum is not None
+        return self._sum / self._tokens
+
+
+def round_by_gptq(leaf: Any, hessian: torch.Tensor) -> None:
+    """Round ``leaf.weight`` [O, I] onto its grid by GPTQ, in place; its observer has seen the weight.
+
+    ``leaf``: a Linear that llm-compressor's modifier has prepared. A Hessian that cannot be inverted falls back to nearest.
+    """
+    from llmcompressor.modifiers.gptq.gptq_quantize import quantize_weight
+
+    found = leaf.weight_observer.get_qparams()
+    shared = found["global_scale"]
+    arguments = leaf.quantization_scheme.weights
+    rounded, _, _ = quantize_weight(
+        weights=leaf.weight.detach().float()[None],
+        hessians=hessian.clone()[None],
+        scale=found["scale"][None],
+        zero_point=found["zero_point"][None],
+        global_scale=None if shared is None else shared.reshape(-1)[:1],
+        quant_args=arguments,
+    )
+    leaf.weight.data.copy_(rounded[0])
+    leaf.weight_scale.data.copy_(found["scale"])
+    if shared is not None:
+        leaf.weight_global_scale.data.copy_(shared)
