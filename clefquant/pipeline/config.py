@@ -23,13 +23,16 @@ class SetConfig(_Section):
 
 
 class PlanConfig(_Section):
-    """Which formats to choose from, and under which budget."""
+    """Which formats to choose from, under which budget, and on which records."""
 
+    selection: SetConfig = Field(description="Records that score units and choose a layout; apart from the evaluation.")
     formats: tuple[str, ...] = Field(("fp8", "nvfp4", "mxfp4"), description="Formats a unit may get, besides bf16.")
     budget: str = Field(
         description="Bytes of the release (10.3GB), bits a weight (5.2bits), a fraction (0.6x) or kl=0.002."
     )
-    pin: dict[str, str] = Field(default_factory=dict, description="Unit name to the format it must have.")
+    pin: dict[str, str] = Field(default_factory=dict, description="Unit name or pattern to the format it must have.")
+    forbid: tuple[str, ...] = Field((), description="Formats no unit may have; bf16 may be among them.")
+    candidates: int = Field(12, ge=1, description="Layouts near the budget to build and measure.")
 
 
 class VerifyConfig(_Section):
@@ -44,9 +47,10 @@ class RunConfig(_Section):
     model: str = Field(description="Release folder, Hub id, or nano.")
     out: str = Field(description="Folder of the run; every stage writes into a folder of its own below it.")
     calibration: SetConfig
-    evaluation: SetConfig
+    evaluation: SetConfig = Field(description="Records the report is made of; they take no part in any choice.")
     scheme: str | None = Field(None, description="One format for every unit.")
     layout: str | None = Field(None, description="A layout file: a format for each unit.")
+    algorithm: str = Field("rtn", description="How weights are rounded: rtn or gptq.")
     plan: PlanConfig | None = Field(None, description="Sweep every unit's sensitivity and plan a layout.")
     tables: Literal["bf16", "int8"] = Field("bf16", description="How the embedding and lm_head tables are stored.")
     verify: VerifyConfig = Field(default_factory=lambda: VerifyConfig.model_validate({}))

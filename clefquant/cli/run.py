@@ -1,0 +1,52 @@
+"""``clefquant run``: everything, from one YAML."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clefquant.cli.console import Output
+
+
+def run(
+    context: typer.Context,
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file; see configs/.", show_default=False)],
+    until: Annotated[str, typer.Option(help="The last stage to do.")] = "report",
+    force: Annotated[list[str] | None, typer.Option(help="A stage to do again; repeatable.", show_default=False)] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Do every stage again.")] = False,
+) -> None:
+    """Calibrate, plan, quantize, export, audit and verify; stages done before from the same inputs are kept.
+
+    Example: `clefquant run configs/nano-mixed.yaml`
+    """
+    from clefquant.errors import InputError
+    from clefquant.pipeline.flow import STAGES, open_flow
+
+    output: Output = context.obj
+    if until not in STAGES:
+        raise InputError(f"there is no stage {until}; stages are {', '.join(STAGES)}.")
+    flow = open_flow(config, STAGES if restart else (force or ()), output, output.say)
+    flow.run(until)
+    paths = {name: flow.out / name for name in ("release", "report") if name in flow.results}
+    if "report" in flow.results:
+        _summary(output, flow.results["report"])
+        paths["report"] = paths["report"] / "report.html"
+    output.done(
+        {"stages": flow.results, "seconds": flow.journal.seconds()},
+        wrote=paths,
+        next_command=f"clefquant publish {flow.out / 'release'} --repo ORG/NAME --dry-run",
+    )
+
+
+def _summary(output: Output, found: dict[str, float]) -> None:
+    """The figures people ask for first."""
+
+    def share(value: float | None) -> str:
+        return "–" if value is None else f"{100 * value:.1f} %"
+
+    before, after = found["reference_bytes"], found["bytes"]
+    output.say(f"\n[bold]{found['headline']}[/bold]")
+    output.say(f"agreement with BF16  {share(found['agreement'])} of {found['questions']} questions")
+    output.say(f"KL(BF16 ‖ release)   {found['kl']:.5f}")
+    output.say(f"accuracy             {share(found['accuracy_reference'])} before, {share(found['accuracy'])} after")
+    output.say(f"size                 {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after ({after / before:.0%})\n")

@@ -1,0 +1,206 @@
+"""The stages of ``clefquant run`` in order: each is one public function of the library on the folders of the run."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from clefquant.calibration.build import build_set
+from clefquant.calibration.mixture import load_mixture
+from clefquant.calibration.stored import StoredSet, open_set
+from clefquant.errors import CheckFailed, InputError
+from clefquant.export.audit import audit, has_errors
+from clefquant.export.release_folder import export_release
+from clefquant.export.tables import shrink_tables
+from clefquant.pipeline.config import PlanConfig, RunConfig, SetConfig, read_config, resolve
+from clefquant.pipeline.journal import Journal
+from clefquant.pipeline.probe import make_probe
+from clefquant.progress import Progress
+from clefquant.quantize.calibrated import chosen_layout, quantize
+from clefquant.recipes.layout import Layout, read_layout
+from clefquant.release.artefact import sha256_file, write_json
+from clefquant.release.code import release_code
+from clefquant.release.release import Release, open_release
+from clefquant.sensitivity.plan import Constraints
+from clefquant.sensitivity.run import run_sensitivity
+from clefquant.verify.run import Options, verify
+
+STAGES = ("calibration", "selection", "evaluation", "sensitivity", "checkpoint", "release", "audit", "report")
+Split = Literal["calibration", "evaluation"]
+
+
+@dataclass
+class Flow:
+    """One run: its configuration, its folder, its journal, and the results of the stages done so far."""
+
+    config_file: Path
+    config: RunConfig
+    journal: Journal
+    progress: Progress
+    results: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def release(self) -> Release:
+        """The source model."""
+        return open_release(resolve(self.config.model, self.config_file))
+
+    @property
+    def out(self) -> Path:
+        """Folder of the run."""
+        return self.journal.out
+
+    def run(self, until: str) -> None:
+        """Do every stage up to ``until``; stages that the configuration does not ask for are left out."""
+        for name in STAGES[: STAGES.index(until) + 1]:
+            if self.config.plan is None and name in ("selection", "sensitivity"):
+                continue
+            stage: Callable[[], dict[str, Any]] = getattr(self, f"_{name}")
+            self.results[name] = stage()
+
+    def _calibration(self) -> dict[str, Any]:
+        return self._build("calibration", "calibration", self.config.calibration, against=())
+
+    def _selection(self) -> dict[str, Any]:
+        return self._build("selection", "calibration", self._plan.selection, against=("calibration",))
+
+    def _evaluation(self) -> dict[str, Any]:
+        others = ("calibration",) if self.config.plan is None else ("calibration", "selection")
+        return self._build("evaluation", "evaluation", self.config.evaluation, against=others)
+
+    def _sensitivity(self) -> dict[str, Any]:
+        plan = self._plan
+        inputs = {
+            "model": self.release.fingerprint,
+            "calibration": self._prints("calibration"),
+            "selection": self._prints("selection"),
+            "plan": plan.model_dump(mode="json", exclude={"selection"}),
+        }
+
+        def work(target: Path) -> dict[str, Any]:
+            outcome = run_sensitivity(
+                self.release, self.out / "calibration", self.out / "selection", plan.formats, plan.budget, target,
+                constraints=Constraints(pin=dict(plan.pin), forbid=plan.forbid),
+                candidates=plan.candidates, progress=self.progress,
+            )  # fmt: skip
+            return {"layout": str(outcome.files["layout"]), "formats": list(outcome.layout.formats())}
+
+        return self.journal.stage("sensitivity", inputs, work, keeps_partial=True)
+
+    def _checkpoint(self) -> dict[str, Any]:
+        layout = self._layout()
+        inputs = {
+            "model": self.release.fingerprint,
+            "calibration": self._prints("calibration"),
+            "layout": layout.units,
+            "algorithm": self.config.algorithm,
+            "tables": self.config.tables,
+        }
+
+        def work(target: Path) -> dict[str, Any]:
+            calibration = self.out / "calibration"
+            quantize(
+                self.release, layout, calibration, target, algorithm=self.config.algorithm, progress=self.progress
+            )
+            if self.config.tables == "int8":
+                shrink_tables(target, progress=self.progress)
+            return {"sha256": sha256_file(target / "checkpoint.json"), "bytes": layout.bytes}
+
+        return self.journal.stage("checkpoint", inputs, work)
+
+    def _release(self) -> dict[str, Any]:
+        inputs = {
+            "checkpoint": self.results["checkpoint"],
+            "tables": self.config.tables,
+            "config": sha256_file(self.config_file),
+            "evaluation": self._prints("evaluation"),
+        }
+
+        def work(target: Path) -> dict[str, Any]:
+            probe = make_probe(self.out / "checkpoint", list(self._stored("evaluation")))
+            exported = export_release(
+                self.out / "checkpoint", target, config=self.config_file, probe=probe,
+                calibration=self.out / "calibration", progress=self.progress,
+            )  # fmt: skip
+            return {"sha256": exported.sums_sha256, "files": exported.files, "bytes": exported.bytes}
+
+        return self.journal.stage("release", inputs, work)
+
+    def _audit(self) -> dict[str, Any]:
+        def work(target: Path) -> dict[str, Any]:
+            findings = audit(self.out / "release", progress=self.progress)
+            target.mkdir()
+            write_json(target / "findings.json", [finding.to_json() for finding in findings])
+            if has_errors(findings):
+                worst = next(finding for finding in findings if finding.severity == "error")
+                raise CheckFailed(f"the release does not pass its audit: {worst.message} All: {target / 'findings.json'}")
+            return {"findings": len(findings)}
+
+        return self.journal.stage("audit", {"release": self.results["release"]}, work)
+
+    def _report(self) -> dict[str, Any]:
+        gate = resolve(self.config.verify.gate, self.config_file) if self.config.verify.gate else None
+        inputs = {
+            "release": self.results["release"],
+            "model": self.release.fingerprint,
+            "evaluation": self._prints("evaluation"),
+            "gate": None if gate is None else Path(gate).read_text(encoding="utf-8"),
+        }
+
+        def work(target: Path) -> dict[str, Any]:
+            report = verify(
+                self.out / "release", self.release.path, [self.out / "evaluation"], target,
+                gate=None if gate is None else Path(gate),
+                options=Options(sensitivity=self.out / "sensitivity" if self.config.plan else None),
+                progress=self.progress,
+            )  # fmt: skip
+            return report.summary
+
+        return self.journal.stage("report", inputs, work, keeps_partial=True)
+
+    @property
+    def _plan(self) -> PlanConfig:
+        assert self.config.plan is not None
+        return self.config.plan
+
+    def _layout(self) -> Layout:
+        if self.config.plan is not None:
+            return read_layout(self.out / "sensitivity" / "layout.json", self.release)
+        file = resolve(self.config.layout, self.config_file) if self.config.layout else None
+        return chosen_layout(self.release, self.config.scheme, None if file is None else Path(file))
+
+    def _stored(self, name: str) -> StoredSet:
+        return open_set(self.out / name, self.release.path, release_code(self.release.path))
+
+    def _prints(self, name: str) -> str:
+        return str(self.results[name]["fingerprint"])
+
+    def _build(self, stage: str, split: Split, chosen: SetConfig, against: Sequence[str]) -> dict[str, Any]:
+        mixture = load_mixture(resolve(chosen.mixture, self.config_file))
+        inputs = {
+            "model": self.release.fingerprint,
+            "mixture": mixture.model_dump(mode="json"),
+            "split": split,
+            "seed": chosen.seed,
+            "against": [self._prints(name) for name in against],
+        }
+
+        def work(target: Path) -> dict[str, Any]:
+            others = [self.out / name for name in against]
+            build_set(
+                self.release, mixture, split, target, chosen.seed,
+                against=others, drop_overlap=True, progress=self.progress,
+            )  # fmt: skip
+            stored = self._stored(stage)
+            return {"records": len(stored), "tokens": stored.tokens, "fingerprint": stored.fingerprint}
+
+        return self.journal.stage(stage, inputs, work, keeps_partial=True)
+
+
+def open_flow(config_file: Path, force: Iterable[str], progress: Progress, say: Callable[[str], None]) -> Flow:
+    """Read the configuration and the run's journal. InputError on a wrong field or an unknown stage."""
+    forced = frozenset(force)
+    if unknown := sorted(forced - set(STAGES)):
+        raise InputError(f"there is no stage {unknown[0]}; stages are {', '.join(STAGES)}.")
+    config = read_config(config_file)
+    return Flow(config_file, config, Journal(Path(config.out), forced, progress, say), progress)
