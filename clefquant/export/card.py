@@ -30,15 +30,26 @@ def card_facts(
     *, model: str, base_model: str | None, calibration: dict[str, Any] | None, source_bytes: int | None
 ) -> dict[str, Any]:
     """Contents of ``clefquant_card.json``. ``calibration``: the set's header, of which sources and counts are kept."""
-    kept = ("sources", "records", "tokens", "split", "seed")
+    used: dict[str, Any] | None = None
+    if calibration is not None:
+        used = {key: calibration[key] for key in ("records", "tokens", "seed") if key in calibration}
+        used["sources"] = [_source(source) for source in calibration.get("sources", ())]
     return {
         "kind": FACTS_KIND,
         "schema_version": FACTS_SCHEMA,
         "model": model,
         "base_model": base_model,
         "source_bytes": source_bytes,
-        "calibration": None if calibration is None else {key: calibration[key] for key in kept if key in calibration},
+        "calibration": used,
     }
+
+
+def _source(source: dict[str, Any]) -> dict[str, Any]:
+    origin = source.get("origin")
+    place = origin.get("origin") if isinstance(origin, dict) else origin
+    name = source["name"] if place in (None, "", source["name"]) else f"{source['name']} ({place})"
+    licence = source.get("license") or "unknown"
+    return {"name": name, "license": "not stated" if licence == "unknown" else licence, "records": source["records"]}
 
 
 def render_card(folder: Path, tensors: dict[str, TensorInfo], figures: Figures | None, repo: str | None) -> str:

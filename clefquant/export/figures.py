@@ -1,20 +1,22 @@
 """The figures of a verify report that a card may state: only what was measured, with where it was measured."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clefquant.errors import InputError
+from clefquant.release.artefact import read_json
 
 #: The key under which a report names the release it measured: sha256 of that release's ``SHA256SUMS``.
 RELEASE_KEY = "release_sha256sums"
-_COLUMNS = (("agreement", "Same top option", "{:.1%}"), ("kl", "Mean KL", "{:.4f}"), ("tv", "Mean TV", "{:.4f}"))
-_METHODS = {
-    "simulate": "simulated: weights as stored, inputs rounded as a server rounds them",
-    "vllm": "vLLM",
-    "http": "a running server",
-}
+_KIND, _SCHEMA = "verify report", 1
+_COLUMNS = (
+    ("agreement", "Same top option", "{:.1%}"),
+    ("kl", "Mean KL", "{:.4f}"),
+    ("tv", "Mean TV", "{:.4f}"),
+    ("accuracy_reference", "Accuracy BF16", "{:.1%}"),
+    ("accuracy", "Accuracy, this model", "{:.1%}"),
+)
 
 
 class Row(NamedTuple):
@@ -26,75 +28,80 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Figures:
-    """What the card shows. ``hardware``: where it was measured; ``method``: how the release was run."""
+    """What the card shows. ``measured``: how and where; ``speed``: tables of an engine that really ran, else None."""
 
-    hardware: str
-    method: str
+    measured: str
     columns: list[str]
     rows: list[Row]
     notes: list[str]
+    speed: str | None
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """A verify report. InputError when it is not readable JSON or names no release."""
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} cannot be read as a verify report: {error}") from error
-    if not isinstance(report, dict) or not isinstance(report.get(RELEASE_KEY), str):
-        raise InputError(
-            f"{path} does not say which release it measured ({RELEASE_KEY}); verify the exported release folder, "
-            "not the checkpoint, and use that report.json."
-        )
-    return report
+    """A verify report, from its file or its folder. InputError when it is none."""
+    return read_json(path / "report.json" if path.is_dir() else path, _KIND, _SCHEMA)
 
 
 def gate_passed(report: dict[str, Any]) -> bool | None:
-    """Whether the report's gate passed; None when it was made without a gate."""
+    """Whether every limit of the report's gate was kept; None when it was made without a gate."""
     gate = report.get("gate")
-    if isinstance(gate, dict) and isinstance(gate.get("passed"), bool):
-        return bool(gate["passed"])
-    return None
+    if not isinstance(gate, dict) or not gate.get("limits"):
+        return None
+    return all(limit.get("passed") is True for limit in gate["limits"])
+
+
+def failed_limits(report: dict[str, Any]) -> list[str]:
+    """The limits that were not kept, as short text."""
+    gate = report.get("gate") or {}
+    return [f"{limit['row']}: {limit['limit']}" for limit in gate.get("limits", ()) if limit.get("passed") is not True]
 
 
 def report_figures(report: dict[str, Any]) -> Figures:
-    """Figures of a report; a metric that was not measured has no column."""
-    overall = _metrics(report.get("overall"))
-    groups = report.get("groups")
-    named = {str(name): _metrics(value) for name, value in groups.items()} if isinstance(groups, dict) else {}
-    rows = [*named.items(), ("All", overall)] if named else [("All", overall)]
-    columns = [column for column in _COLUMNS if any(column[0] in metrics for _, metrics in rows)]
+    """Figures of a report; a measure that was not taken has no column."""
+    tables = report.get("tables") or {}
+    groups = [row for row in tables.get("groups", ()) if len(tables["groups"]) > 1]
+    rows = [*groups, *({**row, "name": "All"} for row in tables.get("all", ())[:1])]
+    columns = [column for column in _COLUMNS if any(_value(row, column[0]) is not None for row in rows)]
     if not columns:
-        raise InputError(
-            f"the report holds none of {', '.join(key for key, _, _ in _COLUMNS)}; nothing to put on the card."
-        )
-    lines = [
-        Row(name, [form.format(metrics[key]) if key in metrics else "–" for key, _, form in columns])
-        for name, metrics in rows
-    ]
-    backend = str(report.get("backend", ""))
-    return Figures(
-        hardware=str(report.get("hardware") or "a machine the report does not name"),
-        method=_METHODS.get(backend, backend),
-        columns=[title for _, title, _ in columns],
-        rows=lines,
-        notes=_notes(report),
-    )
+        raise InputError("the report holds no agreement and no KL; verify the release again.")
+    lines = []
+    for row in rows:
+        found = [(_value(row, key), form) for key, _, form in columns]
+        cells = ["–" if value is None else form.format(value) for value, form in found]
+        lines.append(Row(str(row["name"]), [f"{row.get('questions', 0):,}", *cells]))
+    return Figures(_measured(report), ["Questions", *(c[1] for c in columns)], lines, _notes(report), _speed(report))
 
 
-def _metrics(value: Any) -> dict[str, float]:
-    """Numbers of a metrics object; a value may be a number or an object with its estimate under ``value``."""
-    found = {}
-    for key, number in value.items() if isinstance(value, dict) else ():
-        plain = number.get("value") if isinstance(number, dict) else number
-        if isinstance(plain, int | float) and not isinstance(plain, bool):
-            found[key] = float(plain)
-    return found
+def _value(row: dict[str, Any], key: str) -> float | None:
+    """The estimate of a figure, which is a number or an object with its interval."""
+    found = row.get(key)
+    found = found.get("value") if isinstance(found, dict) else found
+    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+def _measured(report: dict[str, Any]) -> str:
+    backend, performance = report.get("backend") or {}, report.get("performance") or {}
+    engine = str(backend.get("engine", "an engine the report does not name"))
+    place = performance.get("chip") or backend.get("device")
+    sets = [f"{one['name']} ({one['records']:,} records)" for one in report.get("sets", ())]
+    return f"{engine}{f', on {place}' if place else ''}{'; ' + ', '.join(sets) if sets else ''}"
 
 
 def _notes(report: dict[str, Any]) -> list[str]:
-    floor = _metrics(report.get("noise_floor"))
-    if "kl" not in floor:
-        return []
-    agree = f", same top option {floor['agreement']:.1%}" if "agreement" in floor else ""
-    return [f"BF16 against itself under other batching (the noise floor): mean KL {floor['kl']:.1e}{agree}."]
+    notes = []
+    for row in report.get("noise") or ():
+        kl, agreement = _value(row, "kl"), _value(row, "agreement")
+        if kl is not None and agreement is not None:
+            notes.append(f"{row['name']} (the noise floor): mean KL {kl:.1e}, same top option {agreement:.1%}.")
+    row = ((report.get("tables") or {}).get("all") or [{}])[0]
+    if row.get("confident"):
+        notes.append(f"Of {row['confident']:,} answers BF16 is sure of, {row.get('confident_flips', 0):,} changed.")
+    return notes
+
+
+def _speed(report: dict[str, Any]) -> str | None:
+    if not report.get("performance"):
+        return None
+    from clefquant.verify.markdown import performance_tables
+
+    return performance_tables(report["performance"])

@@ -17,13 +17,27 @@ from clefquant.export.verified import complete_card, verified_sha256
 from clefquant.release.artefact import sha256_file
 from clefquant.release.headers import read_backbone
 
+
+def _row(name: str, agreement: float, kl: float) -> dict:
+    spread = {"low": 0.0, "high": 1.0}
+    return {
+        "name": name, "questions": 1358, "confident": 900, "confident_flips": 2, "tv": None,
+        "agreement": {"value": agreement, **spread}, "kl": {"value": kl, **spread},
+    }  # fmt: skip
+
+
 REPORT = {
+    "kind": "verify report",
     "schema_version": 1,
-    "backend": "simulate",
-    "hardware": "2 CPU cores",
-    "overall": {"agreement": 0.987, "kl": 0.0021},
-    "groups": {"routing": {"agreement": 0.98, "kl": 0.003}},
-    "noise_floor": {"kl": 1e-9, "agreement": 1.0},
+    "backend": {"kind": "simulate", "engine": "transformers, weights as stored", "device": "cpu"},
+    "sets": [{"name": "evaluation", "records": 640}],
+    "tables": {
+        "all": [_row("all", 0.987, 0.0021)],
+        "groups": [_row("routing", 0.98, 0.003), _row("logs", 0.99, 0.001)],
+    },
+    "noise": [_row("BF16 again", 1.0, 1e-9)],
+    "performance": None,
+    "gate": {"limits": [{"row": "all", "limit": "kl <= 0.003", "passed": True}]},
 }
 
 
@@ -82,8 +96,9 @@ def test_figures_come_from_a_report_of_this_very_release(mixed, tmp_path):
     report.write_text(json.dumps({**REPORT, RELEASE_KEY: plain.sums_sha256}))
     done = export_release(mixed, tmp_path / "with", report=report, repo="acme/nano")
     text = (done.path / "README.md").read_text()
-    assert "| All | 98.7% | 0.0021 |" in text
-    assert "2 CPU cores" in text
+    assert "| All | 1,358 | 98.7% | 0.0021 |" in text
+    assert "weights as stored, on cpu; evaluation (640 records)" in text
+    assert "TV" not in text
     assert "hf download acme/nano" in text
     assert "ORG/NAME" not in text
     assert verified_sha256(done.path) == plain.sums_sha256
@@ -93,6 +108,31 @@ def test_figures_come_from_a_report_of_this_very_release(mixed, tmp_path):
     with pytest.raises(CheckFailed, match="another release"):
         export_release(mixed, tmp_path / "stale", report=report)
     assert not (tmp_path / "stale").exists()
+
+
+def test_speed_is_on_the_card_only_when_an_engine_ran(mixed, tmp_path):
+    plain = export_release(mixed, tmp_path / "plain")
+    latency = {"tokens": "≤ 128", "median_tokens": 100, "requests": 20, "p50_ms": 12.5, "p95_ms": 20.0}
+    whole = {"concurrency": "all at once", "records_per_s": 39.5, "tokens_per_s": 20000.0}
+    speed = {"engine": "vLLM 0.32", "chip": "a chip", "throughput": whole, "latency": [latency]}
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({**REPORT, "performance": speed, RELEASE_KEY: plain.sums_sha256}))
+    complete_card(plain.path, report=report, repo=None)
+    text = (plain.path / "README.md").read_text()
+    assert "39.5 records/s" in text
+    assert "on a chip" in text
+
+
+def test_calibration_sources_and_licences_are_listed(mixed, tmp_path):
+    calibration = tmp_path / "set"
+    calibration.mkdir()
+    source = {"name": "spam", "license": "CC BY 4.0", "origin": {"origin": "somewhere/spam"}, "records": 1200}
+    header = {"kind": "calibration set", "schema_version": 1, "records": 1200, "tokens": 98765, "sources": [source]}
+    (calibration / "set.json").write_text(json.dumps(header))
+    done = export_release(mixed, tmp_path / "release", calibration=calibration)
+    text = (done.path / "README.md").read_text()
+    assert "1,200 records, 98,765 tokens" in text
+    assert "| spam (somewhere/spam) | CC BY 4.0 | 1,200 |" in text
 
 
 def test_any_other_change_is_not_the_verified_release(mixed, tmp_path):
