@@ -11,14 +11,29 @@ from clefquant.cli.console import Output
 def verify(
     context: typer.Context,
     release: Annotated[str, typer.Argument(help="Quantized release folder or Hub id.", show_default=False)],
-    against: Annotated[str, typer.Option(help="The BF16 release, or reference-*.parquet of an earlier run.", show_default=False)],
-    evaluation: Annotated[list[Path], typer.Option("--eval", help="Evaluation set written by `calibrate`; repeatable.", show_default=False)],
+    against: Annotated[
+        str, typer.Option(help="The BF16 release, or reference-*.parquet of an earlier run.", show_default=False)
+    ],
+    evaluation: Annotated[
+        list[Path],
+        typer.Option("--eval", help="Evaluation set written by `calibrate`; repeatable.", show_default=False),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the report; a killed run continues in it.", show_default=False)],
-    backend: Annotated[str, typer.Option(help="simulate, vllm, or the URL of a running server (http://HOST:PORT).")] = "simulate",
-    gate: Annotated[Path | None, typer.Option(help="YAML of limits; exit code 1 when one is not kept.", show_default=False)] = None,
-    python: Annotated[Path | None, typer.Option(help="Python of the serving environment, for vllm.", show_default=False)] = None,
-    sensitivity: Annotated[Path | None, typer.Option(help="Result folder of a sweep, to show its frontier.", show_default=False)] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU when there is one.", show_default=False)] = None,
+    backend: Annotated[
+        str, typer.Option(help="simulate, vllm, or the URL of a running server (http://HOST:PORT).")
+    ] = "simulate",
+    gate: Annotated[
+        Path | None, typer.Option(help="YAML of limits; exit code 1 when one is not kept.", show_default=False)
+    ] = None,
+    python: Annotated[
+        Path | None, typer.Option(help="Python of the serving environment, for vllm.", show_default=False)
+    ] = None,
+    sensitivity: Annotated[
+        Path | None, typer.Option(help="Result folder of a sweep, to show its frontier.", show_default=False)
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda; the GPU when there is one.", show_default=False)
+    ] = None,
     batch_tokens: Annotated[int, typer.Option(help="Padded tokens of one batch.", min=1)] = 4096,
     seed: Annotated[int, typer.Option(help="Of bootstrap and noise sample.")] = 0,
     shard: Annotated[str, typer.Option(help="This worker and how many share --out, as 0/4.")] = "0/1",
@@ -34,8 +49,8 @@ def verify(
 
     output: Output = context.obj
     options = Options(
-        device=parse_device(device), batch_tokens=batch_tokens, seed=seed, python=python, shard=parse_shard(shard), restart=restart,
-        sensitivity=sensitivity,
+        device=parse_device(device), batch_tokens=batch_tokens, seed=seed, python=python, shard=parse_shard(shard),
+        restart=restart, sensitivity=sensitivity,
     )  # fmt: skip
 
     def show(report: VerifyReport) -> None:
@@ -44,7 +59,12 @@ def verify(
             output.say(f"  {reason}".replace("[", r"\["))
         output.done(
             report.summary,
-            wrote={"report": report.html, "tables": report.markdown, "numbers": report.json, "reference": report.reference},
+            wrote={
+                "report": report.html,
+                "tables": report.markdown,
+                "numbers": report.json,
+                "reference": report.reference,
+            },
             next_command=f"clefquant compare {out} OTHER_REPORT --out comparison",
         )
 

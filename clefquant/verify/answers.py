@@ -1,8 +1,8 @@
 """Option logits of every question: in memory, and as a parquet file with its origin in the file's metadata.
 
-One row per question: ``record``, ``question``, ``options`` (list of ids), ``logits`` (list of float32, same order), and ``error``
-when a backend gave no logits (they are then NaN). Further list columns hold the same questions answered another way
-(``logits_other_batching``, ``logits_one_at_a_time``; null where they were not asked for).
+One row per question: ``record``, ``question``, ``options`` (list of ids), ``logits`` (list of float32, same order),
+and ``error`` when a backend gave no logits (they are then NaN). Further list columns hold the same questions answered
+another way (``logits_other_batching``, ``logits_one_at_a_time``; null where they were not asked for).
 """
 
 import json
@@ -43,7 +43,8 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class AnswerFile:
-    """A parquet of answers. ``head``: its origin; ``variants``: the same questions asked another way, by column name."""
+    """A parquet of answers. ``head``: its origin; ``variants``: the same questions asked another way, by column
+    name."""
 
     head: dict[str, Any]
     answers: list[Answer]
@@ -56,7 +57,10 @@ def failed(record: str, question: str, options: Sequence[str], error: str) -> An
 
 
 def write_answers(
-    path: Path, answers: Sequence[Answer], head: Mapping[str, Any], variants: Mapping[str, Iterable[Answer]] | None = None
+    path: Path,
+    answers: Sequence[Answer],
+    head: Mapping[str, Any],
+    variants: Mapping[str, Iterable[Answer]] | None = None,
 ) -> None:
     """Write the file whole or not at all. ``variants``: answers to some of the same questions, by column name."""
     import pyarrow as pa
@@ -93,7 +97,9 @@ def read_answers(path: Path) -> AnswerFile:
     try:
         table = pq.read_table(path)
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist; expected the parquet of reference answers that `verify` writes.") from None
+        raise InputError(
+            f"{path} does not exist; expected the parquet of reference answers that `verify` writes."
+        ) from None
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{path} cannot be read as parquet: {error}") from error
     head = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))
@@ -101,7 +107,8 @@ def read_answers(path: Path) -> AnswerFile:
         raise InputError(f"{path} holds no {KIND}; give a release or the reference-*.parquet of an earlier `verify`.")
     if not 1 <= head.get("schema_version", 0) <= SCHEMA_VERSION:
         raise InputError(
-            f"{path} has schema_version {head.get('schema_version')}, this clefquant reads up to {SCHEMA_VERSION}. Update clefquant."
+            f"{path} has schema_version {head.get('schema_version')}, this clefquant reads up to {SCHEMA_VERSION}. "
+            "Update clefquant."
         )
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     answers = [

@@ -1,4 +1,5 @@
-"""Where the candidate's answers come from: simulated in this process, vLLM in another environment, or a running server."""
+"""Where the candidate's answers come from: simulated in this process, vLLM in another environment, or a running
+server."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -40,11 +41,17 @@ def check_backend(backend: str, python: Path | None) -> str:
     if backend.startswith(("http://", "https://")):
         return "http"
     if backend not in (SIMULATE, VLLM):
-        raise InputError(f"unknown backend {backend!r}; allowed: simulate, vllm, or the URL of a running server (http://HOST:PORT).")
+        raise InputError(
+            f"unknown backend {backend!r}; allowed: simulate, vllm, or the URL of a running server (http://HOST:PORT)."
+        )
     if backend == VLLM and python is None:
-        raise InputError("--backend vllm needs --python PATH: the Python of the environment that has clef-vllm installed.")
+        raise InputError(
+            "--backend vllm needs --python PATH: the Python of the environment that has clef-vllm installed."
+        )
     if python is not None and not python.is_file():
-        raise InputError(f"--python {python} does not exist; give the Python of the environment that has clef-vllm installed.")
+        raise InputError(
+            f"--python {python} does not exist; give the Python of the environment that has clef-vllm installed."
+        )
     return backend
 
 
@@ -70,7 +77,11 @@ def candidate_answers(
     key = sha256_json(decides)[:16]
     path = out / f"candidate-{key}.parquet"
     if not path.is_file():
-        head = {**provenance(KIND, SCHEMA_VERSION, {"model": release.fingerprint}), "model": release.reference, "origin": decides}
+        head = {
+            **provenance(KIND, SCHEMA_VERSION, {"model": release.fingerprint}),
+            "model": release.reference,
+            "origin": decides,
+        }
         if kind == SIMULATE:
             parts = out / ".parts" / key
 

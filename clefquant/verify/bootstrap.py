@@ -1,6 +1,7 @@
 """Intervals by resampling records with replacement, seeded and as matrix products.
 
-Records are resampled, not questions: the questions of one record share its text and err together. Percentile interval, 95 %.
+Records are resampled, not questions: the questions of one record share its text and err together. Percentile
+interval, 95 %.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
 """Answering a set in chunks that are committed one by one, so that a killed run goes on where it stopped.
 
-A chunk is a run of whole batches of the one order that depends on lengths alone, so its numbers are the same whoever computes
-it and whenever. Each finished chunk is a file; workers that share the folder may each take a shard of the chunks.
+A chunk is a run of whole batches of the one order that depends on lengths alone, so its numbers are the same whoever
+computes it and whenever. Each finished chunk is a file; workers that share the folder may each take a shard of the
+chunks.
 """
 
 import shutil
@@ -71,20 +72,26 @@ def answer_in_chunks(
                 write_answers(paths[number], found, head)
     if missing := [path for path in paths if not path.exists()]:
         raise Unfinished(
-            f"{len(missing)} of {len(paths)} chunks of {title!r} belong to other shards and are not finished in {parts}. "
+            f"{len(missing)} of {len(paths)} chunks of {title!r} belong to other shards and are not finished "
+            f"in {parts}. "
             "When every shard has run, run the command once more without --shard."
         )
     by_key = {answer.key: answer for path in paths for answer in read_answers(path).answers}
     return [by_key[record.record_id, q.question_id] for record in records for q in record.encoded.questions]
 
 
-def _run(loaded: LoadedRelease, records: Sequence[StoredRecord], batch_tokens: int) -> Iterator[tuple[int, list[Answer]]]:
+def _run(
+    loaded: LoadedRelease, records: Sequence[StoredRecord], batch_tokens: int
+) -> Iterator[tuple[int, list[Answer]]]:
     for index, questions in option_logits(loaded, [record.encoded for record in records], batch_tokens=batch_tokens):
         record = records[index]
-        yield index, [
-            Answer(record.record_id, question.question_id, tuple(question.option_ids), logits.numpy())
-            for question, logits in zip(record.encoded.questions, questions, strict=True)
-        ]
+        yield (
+            index,
+            [
+                Answer(record.record_id, question.question_id, tuple(question.option_ids), logits.numpy())
+                for question, logits in zip(record.encoded.questions, questions, strict=True)
+            ],
+        )
 
 
 def discard(folder: Path) -> None:

@@ -10,10 +10,15 @@ FILE, KIND, SCHEMA_VERSION = "frontier.json", "frontier", 1
 
 
 def read_frontier(folder: Path) -> dict[str, Any]:
-    """``{"measure": name, "points": [{"bytes", "loss"}, …]}`` from smallest to largest."""
-    value = read_json(folder / FILE, KIND, SCHEMA_VERSION)
-    points = value.get("points")
-    if not isinstance(points, list) or not all(isinstance(point, dict) and {"bytes", "loss"} <= set(point) for point in points):
-        raise InputError(f"{folder / FILE} has no points with bytes and loss; run `clefquant sensitivity` again.")
-    chosen = [{"bytes": int(point["bytes"]), "loss": float(point["loss"])} for point in points]
-    return {"measure": str(value.get("measure", "kl")), "points": sorted(chosen, key=lambda point: point["bytes"])}
+    """``{"points": [[bytes, predicted KL], …]}`` from smallest to largest; bytes of the weights, head included.
+
+    InputError when the folder has no such file or its points are none.
+    """
+    points = read_json(folder / FILE, KIND, SCHEMA_VERSION).get("points")
+    try:
+        chosen = sorted([int(size), float(loss)] for size, loss in points or [])
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{folder / FILE} has no points of bytes and loss; run `clefquant sensitivity` again."
+        ) from error
+    return {"points": chosen}

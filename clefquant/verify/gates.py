@@ -21,7 +21,9 @@ from clefquant.verify.totals import DIFFERENCES, RATIOS
 
 MEASURES = (*RATIOS, "ece", "ece_reference", *DIFFERENCES, "kl_median", "kl_p99", "kl_max", "flips", *COUNTS)
 _COMPARE = {">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt}
-_LIMIT = re.compile(r"(?P<measure>\w+)\s*(?P<sign>>=|<=|==|>|<)\s*(?P<limit>[-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?P<percent>%?)")
+_LIMIT = re.compile(
+    r"(?P<measure>\w+)\s*(?P<sign>>=|<=|==|>|<)\s*(?P<limit>[-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?P<percent>%?)"
+)
 
 
 class GateFile(BaseModel):
@@ -62,7 +64,9 @@ def parse_limit(text: str) -> Limit:
     """``MEASURE SIGN NUMBER [%]``; InputError lists the measures."""
     match = _LIMIT.fullmatch(text.strip())
     if match is None:
-        raise InputError(f"limit {text!r} is not MEASURE >= NUMBER (signs: {' '.join(_COMPARE)}; a percent sign may follow).")
+        raise InputError(
+            f"limit {text!r} is not MEASURE >= NUMBER (signs: {' '.join(_COMPARE)}; a percent sign may follow)."
+        )
     if match["measure"] not in MEASURES:
         raise InputError(f"limit {text!r} names no measure; allowed: {', '.join(MEASURES)}.")
     number = float(match["limit"])
@@ -76,7 +80,11 @@ def judge(gate: GateFile, tables: dict[str, list[Row]]) -> list[dict[str, Any]]:
         raise InputError(f"the gate limits group {unknown[0]!r}; the evaluation set has {', '.join(groups)}.")
     results = [_apply(text, tables["all"][0], gate.judge) for text in gate.limits]
     for name, texts in gate.groups.items():
-        results += [_apply(text, row, gate.judge) for row in (groups.values() if name == "*" else [groups[name]]) for text in texts]
+        results += [
+            _apply(text, row, gate.judge)
+            for row in (groups.values() if name == "*" else [groups[name]])
+            for text in texts
+        ]
     return results
 
 
@@ -88,9 +96,20 @@ def _apply(text: str, row: Row, mode: str) -> dict[str, Any]:
         value = value[end if mode == "bound" else "value"]
     if value is None:
         passed, why = False, "not defined on these questions"
-    elif row["nan"] + row["nan_reference"] and limit.measure not in COUNTS and limit.measure not in ("agreement", "accuracy"):
+    elif (
+        row["nan"] + row["nan_reference"]
+        and limit.measure not in COUNTS
+        and limit.measure not in ("agreement", "accuracy")
+    ):
         # means over the finite rest would hide them
         passed, why = False, f"{row['nan'] + row['nan_reference']} questions are NaN"
     else:
         passed = bool(_COMPARE[limit.sign](value, limit.limit))
-    return {"row": row["name"], "limit": limit.text, "measure": limit.measure, "found": value, "passed": passed, "why": why}
+    return {
+        "row": row["name"],
+        "limit": limit.text,
+        "measure": limit.measure,
+        "found": value,
+        "passed": passed,
+        "why": why,
+    }

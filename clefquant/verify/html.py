@@ -1,11 +1,12 @@
-"""``report.html`` and ``compare.html``: one file each, nothing fetched, made from reports' values by templates beside this file."""
+"""``report.html`` and ``compare.html``: one file each, nothing fetched, made from reports' values by templates beside
+this file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from clefquant.verify import markdown as words
+from clefquant.verify import words
 from clefquant.verify.plots import charts
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -16,7 +17,13 @@ def _environment() -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     # record texts come from anywhere: everything is escaped unless a template says otherwise
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters |= {
         "share": words.share,
         "small": words.small,
@@ -34,14 +41,17 @@ def html(report: Mapping[str, Any]) -> str:
     return page
 
 
-def comparison_html(rows: Sequence[Mapping[str, Any]], sections: Sequence[Mapping[str, Any]], title: str) -> str:
+def comparison_html(value: Mapping[str, Any]) -> str:
     """The page of several reports side by side."""
-    page: str = _environment().get_template("compare.html.j2").render(rows=rows, sections=sections, title=title, **_assets())
+    page: str = _environment().get_template("compare.html.j2").render(value=value, **_assets())
     return page
 
 
 def _assets() -> dict[str, str]:
-    return {name: (TEMPLATES / file).read_text(encoding="utf-8") for name, file in (("style", "page.css"), ("script", "page.js"))}
+    return {
+        name: (TEMPLATES / file).read_text(encoding="utf-8")
+        for name, file in (("style", "page.css"), ("script", "page.js"))
+    }
 
 
 def _points(figure: Mapping[str, float] | None) -> str:

@@ -86,6 +86,10 @@ def _gold(one: Asked) -> int:
     return one.order.index(one.gold)
 
 
+def _spelled(key: Key) -> str:
+    return f"record {key[0]!r}, question {key[1]!r}"
+
+
 def _unique(asked: Sequence[Asked], side: str) -> Sequence[Asked]:
     _refuse_duplicates(((one.record, one.question) for one in asked), side)
     return asked
@@ -95,7 +99,7 @@ def _refuse_duplicates(keys: Iterable[Key], side: str) -> None:
     twice = [key for key, count in Counter(keys).items() if count > 1]
     if twice:
         raise CheckFailed(
-            f"{side} has {len(twice)} questions more than once, first record {twice[0][0]!r}, question {twice[0][1]!r}; "
+            f"{side} has {len(twice)} questions more than once, first {_spelled(twice[0])}; "
             "record ids must differ within and between the sets."
         )
 
@@ -106,18 +110,17 @@ def _matched(wanted: Mapping[Key, Asked], answers: Iterable[Answer], side: str) 
     found = {row.key: dict(zip(row.options, row.logits.tolist(), strict=True)) for row in rows}
     if missing := [key for key in wanted if key not in found]:
         raise CheckFailed(
-            f"{side} lacks {len(missing)} of {len(wanted)} questions, first record {missing[0][0]!r}, question {missing[0][1]!r}; "
+            f"{side} lacks {len(missing)} of {len(wanted)} questions, first {_spelled(missing[0])}; "
             "both sides must answer the same evaluation set."
         )
     if extra := [key for key in found if key not in wanted]:
         raise CheckFailed(
-            f"{side} answers {len(extra)} questions that the evaluation set does not have, first record {extra[0][0]!r}, "
-            f"question {extra[0][1]!r}."
+            f"{side} answers {len(extra)} questions that the evaluation set does not have, first {_spelled(extra[0])}."
         )
     for row in rows:
         if Counter(row.options) != Counter(wanted[row.key].order):
             raise CheckFailed(
-                f"{side} has the options {', '.join(row.options[:8])} for record {row.record!r}, question {row.question!r}; the "
+                f"{side} has the options {', '.join(row.options[:8])} for {_spelled(row.key)}; the "
                 f"evaluation set has {', '.join(wanted[row.key].order[:8])}."
             )
     return found

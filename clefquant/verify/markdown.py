@@ -3,36 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clefquant.verify.words import interval, share, small, table
+
 Report = Mapping[str, Any]
-
-
-def share(figure: Mapping[str, float] | None, digits: int = 1) -> str:
-    """A share as a percentage without the sign."""
-    return "–" if figure is None else f"{100 * figure['value']:.{digits}f}"
-
-
-def small(figure: Mapping[str, float] | None) -> str:
-    """A KL or TV with two significant digits, at least four decimals."""
-    if figure is None:
-        return "–"
-    value = figure["value"]
-    return f"{value:.1e}" if 0 < abs(value) < 5e-5 else f"{value:.4f}" if abs(value) < 0.01 else f"{value:.3f}"
-
-
-def interval(figure: Mapping[str, float] | None, scale: float = 100, digits: int = 1) -> str:
-    """Both bounds, scaled."""
-    return "–" if figure is None else f"{scale * figure['low']:.{digits}f}–{scale * figure['high']:.{digits}f}"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, numbers to the right; cells are escaped."""
-    lines = ["| " + " | ".join(_cell(cell) for cell in header) + " |", "|---|" + "---:|" * (len(header) - 1)]
-    lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return str(text).replace("|", "\\|").replace("\n", " ")
 
 
 def markdown(report: Report) -> str:
@@ -61,8 +34,9 @@ def _groups(tables: Mapping[str, Any]) -> str:
         header,
         [
             (
-                row["name"], f"{row['records']:,}", f"{row['questions']:,}", share(row["accuracy_reference"]), share(row["accuracy"]),
-                share(row["agreement"]), interval(row["agreement"]), small(row["kl"]), small(row["tv"]), f"{row['confident_flips']:,}",
+                row["name"], f"{row['records']:,}", f"{row['questions']:,}", share(row["accuracy_reference"]),
+                share(row["accuracy"]), share(row["agreement"]), interval(row["agreement"]), small(row["kl"]),
+                small(row["tv"]), f"{row['confident_flips']:,}",
             )
             for row in rows
         ],
@@ -72,9 +46,9 @@ def _groups(tables: Mapping[str, Any]) -> str:
 def _legend(report: Report) -> str:
     sets = ", ".join(f"{one['name']} ({one['records']:,} records, {one['tokens']:,} tokens)" for one in report["sets"])
     return (
-        f"Evaluation: {sets}. Accuracy is against gold labels; agree is top-1 agreement with BF16; KL is mean KL(BF16 ‖ this model) in "
-        "nats and TV the total-variation distance, both per question; a confident flip is a changed answer where BF16 led by more than "
-        "20 points. Intervals: 95 %, bootstrap over records.\n"
+        f"Evaluation: {sets}. Accuracy is against gold labels; agree is top-1 agreement with BF16; KL is mean "
+        "KL(BF16 ‖ this model) in nats and TV the total-variation distance, both per question; a confident flip is a "
+        "changed answer where BF16 led by more than 20 points. Intervals: 95 %, bootstrap over records.\n"
     )
 
 
@@ -82,7 +56,14 @@ def _noise(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(
         ("Run", "Questions", "Agree", "KL", "Largest KL", "TV"),
         [
-            (row["name"], f"{row['questions']:,}", share(row["agreement"], 2), small(row["kl"]), f"{row['kl_max'] or 0:.1e}", small(row["tv"]))
+            (
+                row["name"],
+                f"{row['questions']:,}",
+                share(row["agreement"], 2),
+                small(row["kl"]),
+                f"{row['kl_max'] or 0:.1e}",
+                small(row["tv"]),
+            )
             for row in rows
         ],
     )
@@ -93,8 +74,8 @@ def _compact(rows: Sequence[Mapping[str, Any]], title: str) -> str:
         (title, "Questions", "BF16 acc", "Acc", "Agree", "KL", "TV"),
         [
             (
-                row["name"], f"{row['questions']:,}", share(row["accuracy_reference"]), share(row["accuracy"]), share(row["agreement"]),
-                small(row["kl"]), small(row["tv"]),
+                row["name"], f"{row['questions']:,}", share(row["accuracy_reference"]), share(row["accuracy"]),
+                share(row["agreement"]), small(row["kl"]), small(row["tv"]),
             )
             for row in rows
         ],
@@ -105,7 +86,14 @@ def _margins(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(
         ("BF16 margin", "Questions", "Agree", "KL", "Flips", "Flips predicted by margin"),
         [
-            (row["name"], f"{row['questions']:,}", share(row["agreement"]), small(row["kl"]), f"{row['flips']:,}", f"{row['flips_predicted']:.1f}")
+            (
+                row["name"],
+                f"{row['questions']:,}",
+                share(row["agreement"]),
+                small(row["kl"]),
+                f"{row['flips']:,}",
+                f"{row['flips_predicted']:.1f}",
+            )
             for row in rows
         ],
     )
@@ -132,14 +120,26 @@ def performance_tables(speed: Mapping[str, Any]) -> str:
     if speed.get("device_memory_gib"):
         text += f", {speed['device_memory_gib']} GiB of device memory in use"
     rows = [
-        (one["tokens"], f"{one['median_tokens']:,}", f"{one['requests']}", f"{one['p50_ms']:.1f}", f"{one['p95_ms']:.1f}") for one in speed["latency"]
+        (
+            one["tokens"],
+            f"{one['median_tokens']:,}",
+            f"{one['requests']}",
+            f"{one['p50_ms']:.1f}",
+            f"{one['p95_ms']:.1f}",
+        )
+        for one in speed["latency"]
     ]
     return f"{text}.\n\n" + table(("Tokens", "Median tokens", "Requests", "p50 ms", "p95 ms"), rows)
 
 
 def _gate(gate: Mapping[str, Any]) -> str:
     rows = [
-        (one["row"], one["limit"], "–" if one["found"] is None else f"{one['found']:.6g}", "kept" if one["passed"] else f"FAILED {one['why']}".strip())
+        (
+            one["row"],
+            one["limit"],
+            "–" if one["found"] is None else f"{one['found']:.6g}",
+            "kept" if one["passed"] else f"FAILED {one['why']}".strip(),
+        )
         for one in gate["limits"]
     ]
     return table(("Rows", "Limit", "Found", "Result"), rows)
@@ -150,6 +150,7 @@ def _method(report: Report) -> str:
     speed = "" if report["performance"] else " Nothing was served, so no speed is given."
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     return (
-        f"Candidate: {backend['engine']}.{speed} Reference: {base['name']} in transformers, computed in {base['dtype']} on {base['device']}. "
+        f"Candidate: {backend['engine']}.{speed} Reference: {base['name']} in transformers, computed in "
+        f"{base['dtype']} on {base['device']}. "
         f"Made with {versions}; seed {report['seed']}. Every question is in `questions.parquet`.\n"
     )

@@ -7,8 +7,9 @@
     NLL       -log of the gold option's probability;  Brier  sum of (p - 1[gold])²
     gap       logit of BF16's top option minus that of its runner-up, in the same model
 
-The chosen option is the most probable, at a tie the first in request order, as the release's ``systemone`` answers. A question
-with a NaN or infinite logit on either side has NaN in every measure and counts as a disagreement and as a wrong answer.
+The chosen option is the most probable, at a tie the first in request order, as the release's ``systemone`` answers. A
+question with a NaN or infinite logit on either side has NaN in every measure and counts as a disagreement and as a
+wrong answer.
 """
 
 from typing import NamedTuple
@@ -104,11 +105,13 @@ class _Segments:
 
     def sum(self, values: FloatArray) -> FloatArray:
         """[N] to [Q]."""
-        return np.add.reduceat(values, self.starts)
+        result: FloatArray = np.add.reduceat(values, self.starts)
+        return result
 
     def max(self, values: FloatArray) -> FloatArray:
         """[N] to [Q]."""
-        return np.maximum.reduceat(values, self.starts)
+        result: FloatArray = np.maximum.reduceat(values, self.starts)
+        return result
 
 
 def _distribution(logits: FloatArray, at: _Segments) -> tuple[FloatArray, FloatArray, BoolArray]:

@@ -30,7 +30,9 @@ def latency_sample(records: Sequence[StoredRecord]) -> list[int]:
     return [index for members in by_bucket.values() for index in members[:PER_LENGTH]]
 
 
-def latency_rows(records: Sequence[StoredRecord], sample: Sequence[int], seconds: Sequence[float]) -> list[dict[str, Any]]:
+def latency_rows(
+    records: Sequence[StoredRecord], sample: Sequence[int], seconds: Sequence[float]
+) -> list[dict[str, Any]]:
     """Median and 95th percentile per length, in milliseconds, one request at a time."""
     by_bucket: dict[str, list[tuple[int, float]]] = {}
     for index, time_s in zip(sample, seconds, strict=True):

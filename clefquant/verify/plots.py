@@ -16,9 +16,19 @@ def charts(report: Report) -> dict[str, str]:
     tables = report["tables"]
     found = {
         "kl": _kl(report["plots"]["kl"]),
-        "margins": _shares(tables["margins"], "Same answer by BF16 margin", "Share of answers that stay the same, by BF16's lead."),
-        "groups": _shares(tables["groups"], "Same answer by group", "Share of answers that stay the same, by group, with 95 % intervals."),
-        "lengths": _shares(tables["lengths"], "Same answer by length", "Share of answers that stay the same, by prompt length in tokens."),
+        "margins": _shares(
+            tables["margins"], "Same answer by BF16 margin", "Share of answers that stay the same, by BF16's lead."
+        ),
+        "groups": _shares(
+            tables["groups"],
+            "Same answer by group",
+            "Share of answers that stay the same, by group, with 95 % intervals.",
+        ),
+        "lengths": _shares(
+            tables["lengths"],
+            "Same answer by length",
+            "Share of answers that stay the same, by prompt length in tokens.",
+        ),
         "reliability": _reliability(report["plots"]["reliability"]),
         "layout": _layout(report["candidate"]["layout"]),
         "frontier": _frontier(report),
@@ -29,12 +39,24 @@ def charts(report: Report) -> dict[str, str]:
 def _kl(histogram: Mapping[str, Any]) -> str:
     edges, counts = histogram["edges"], histogram["counts"]
     tips = [f"below {edges[0]:.0e}: {counts[0]}"]
-    tips += [f"{low:.1e} to {high:.1e}: {count}" for low, high, count in zip(edges, edges[1:], counts[1:-1], strict=False)]
+    tips += [
+        f"{low:.1e} to {high:.1e}: {count}" for low, high, count in zip(edges, edges[1:], counts[1:-1], strict=False)
+    ]
     tips.append(f"above {edges[-1]:.0e}: {counts[-1]}")
     decades = [f"1e{round(step / 2 - 8)}" if step % 2 == 0 else "" for step in range(len(edges))]
     labels = ["less", *decades]
-    body = svg.columns([float(count) for count in counts], labels, tips, "KL of a question, nats (each bar half a decade; the label is its lower end)")
-    return svg.figure(body, 240, "Histogram of KL per question", "How much each answer moved. Bars to the left are answers that hardly moved.")
+    body = svg.columns(
+        [float(count) for count in counts],
+        labels,
+        tips,
+        "KL of a question, nats (each bar half a decade; the label is its lower end)",
+    )
+    return svg.figure(
+        body,
+        240,
+        "Histogram of KL per question",
+        "How much each answer moved. Bars to the left are answers that hardly moved.",
+    )
 
 
 def _shares(rows: Sequence[Mapping[str, Any]], label: str, caption: str) -> str:
@@ -56,7 +78,12 @@ def _reliability(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     for key, name, style in (("reference", "BF16", "a"), ("candidate", "this release", "b")):
         series.append(Series(name, [(point["confidence"], point["accuracy"]) for point in curves[key]], style))
     body = svg.lines(series, (0, 1), (0, 1), ("confidence of the chosen answer", "share that is right"))
-    return svg.figure(body, 320, "Reliability curves", "Whether confidence means what it says, before and after. On the dashed line it does.")
+    return svg.figure(
+        body,
+        320,
+        "Reliability curves",
+        "Whether confidence means what it says, before and after. On the dashed line it does.",
+    )
 
 
 def _layout(units: Mapping[str, str] | None) -> str:
@@ -66,7 +93,9 @@ def _layout(units: Mapping[str, str] | None) -> str:
     rows = []
     for block in _BLOCKS:
         cells = [
-            (f"f-{fmt}", _MARKS.get(fmt, fmt[:2]), f"{name}: {fmt}") if (fmt := units.get(name := f"layers.{layer}.{block}")) else ("", "", "")
+            (f"f-{fmt}", _MARKS.get(fmt, fmt[:2]), f"{name}: {fmt}")
+            if (fmt := units.get(name := f"layers.{layer}.{block}"))
+            else ("", "", "")
             for layer in layers
         ]
         rows.append((block.replace("linear_attn", "GDN").replace("self_attn", "attention"), cells))
@@ -79,12 +108,14 @@ def _frontier(report: Report) -> str:
     frontier = report["plots"]["frontier"]
     if not frontier or len(frontier["points"]) < 2:
         return ""
-    points = [(point["bytes"] / 1e6, point["loss"]) for point in frontier["points"]]
+    points = [(size / 1e6, loss) for size, loss in frontier["points"]]
     x_bounds, top = (points[0][0], points[-1][0]), max(loss for _, loss in points)
     series = [Series("best layouts of the sweep (predicted)", points, "a")]
-    here, kl = report["candidate"]["bytes"] / 1e6, report["tables"]["all"][0]["kl"]
-    if kl and frontier["measure"] == "kl":
+    here = (report["candidate"]["bytes"] + report["candidate"]["head_bytes"]) / 1e6
+    if kl := report["tables"]["all"][0]["kl"]:
         series.append(Series("this release (measured)", [(here, kl["value"])], "b"))
         x_bounds, top = (min(x_bounds[0], here), max(x_bounds[1], here)), max(top, kl["value"])
-    body = svg.lines(series, x_bounds, (0.0, top), ("size of the backbone, MB", frontier["measure"]))
-    return svg.figure(body, 320, "Frontier of size and loss", "What each size can reach by the sweep, and where this release is.")
+    body = svg.lines(series, x_bounds, (0.0, top), ("size of the weights, MB", "KL, nats"))
+    return svg.figure(
+        body, 320, "Frontier of size and loss", "What each size can reach by the sweep, and where this release is."
+    )

@@ -13,7 +13,10 @@ def write_questions(path: Path, pairs: Pairs, m: Measures) -> None:
     import pyarrow.parquet as pq
 
     tops = {
-        name: [one.order[place] if finite else None for one, place, finite in zip(pairs.asked, side.top, side.finite, strict=True)]
+        name: [
+            one.order[place] if finite else None
+            for one, place, finite in zip(pairs.asked, side.top, side.finite, strict=True)
+        ]
         for name, side in (("reference_top", m.reference), ("candidate_top", m.candidate))
     }
     table = pa.table(

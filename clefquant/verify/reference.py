@@ -1,7 +1,8 @@
 """The BF16 side: its answers, computed once and kept, and how far BF16 is from itself.
 
-The noise floor is measured on a seeded sample of records that are answered again in smaller batches and one at a time. The
-weights are the same, so every difference is the order of floating-point sums: no change below it means anything.
+The noise floor is measured on a seeded sample of records that are answered again in smaller batches and one at a
+time. The weights are the same, so every difference is the order of floating-point sums: no change below it means
+anything.
 """
 
 import random
@@ -30,7 +31,9 @@ def compute_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
-def origin(release: Release, sets: dict[str, str], device: torch.device, batch_tokens: int, **more: Any) -> dict[str, Any]:
+def origin(
+    release: Release, sets: dict[str, str], device: torch.device, batch_tokens: int, **more: Any
+) -> dict[str, Any]:
     """Everything that decides the numbers of a run, JSON-ready. ``sets``: set name to fingerprint."""
     return {
         "fingerprint": release.fingerprint,
@@ -54,12 +57,15 @@ def reference_answers(
     shard: Shard,
     progress: Progress,
 ) -> tuple[AnswerFile, Path]:
-    """The reference's answers with both noise runs, and their file: read from ``against`` or from ``out``, else computed."""
+    """The reference's answers with both noise runs, and their file: read from ``against`` or from ``out``, else
+    computed."""
     if against.endswith(".parquet"):
         return _given(Path(against), sets), Path(against)
     release = open_release(against)
     if release.quantization is not None:
-        raise InputError(f"--against {against} is quantized itself; give the BF16 release that the candidate was made from.")
+        raise InputError(
+            f"--against {against} is quantized itself; give the BF16 release that the candidate was made from."
+        )
     device = device or default_device()
     decides = origin(release, sets, device, batch_tokens, seed=seed, noise_records=NOISE_RECORDS)
     key = sha256_json(decides)[:16]
@@ -67,7 +73,9 @@ def reference_answers(
     if path.is_file():
         return read_answers(path), path
     head = {
-        **provenance(KIND, SCHEMA_VERSION, {"model": release.fingerprint, **{f"set {k}": v for k, v in sets.items()}}, seed),
+        **provenance(
+            KIND, SCHEMA_VERSION, {"model": release.fingerprint, **{f"set {k}": v for k, v in sets.items()}}, seed
+        ),
         "model": release.reference,
         "backbone_bytes": release.backbone_bytes,
         "origin": decides,
@@ -111,7 +119,7 @@ def _given(path: Path, sets: dict[str, str]) -> AnswerFile:
     made_from = file.head.get("origin", {}).get("sets")
     if made_from != sorted(sets.values()):
         raise InputError(
-            f"{path} holds answers to other evaluation sets than {', '.join(sets)}. Give the sets it was made from, or the release "
-            "itself as --against to compute them."
+            f"{path} holds answers to other evaluation sets than {', '.join(sets)}. Give the sets it was made from, "
+            "or the release itself as --against to compute them."
         )
     return file

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from clefquant.calibration.stored import StoredRecord, StoredSet
-from clefquant.release.artefact import provenance, read_json
-from clefquant.release.release import Release
+from clefquant.release.artefact import provenance, read_json, sha256_file
+from clefquant.release.release import HEAD_FILE, Release
 from clefquant.verify.answers import Answer, AnswerFile
 from clefquant.verify.backends import Candidate
 from clefquant.verify.gates import GateFile, judge
@@ -42,18 +42,25 @@ def make_report(
     pairs = join(asked, reference.answers, candidate.answers)
     m = measure(pairs)
     tables = all_tables(pairs, m, seed)
-    noise = [_noise_row(NOISE_NAMES[name], asked, reference.answers, again, seed) for name, again in reference.variants.items()]
+    noise = [
+        _noise_row(NOISE_NAMES[name], asked, reference.answers, again, seed)
+        for name, again in reference.variants.items()
+    ]
     paired = paired_accuracy(m)
     limits = judge(gate, tables) if gate else None
     failures = None if limits is None else [describe_failure(one) for one in limits if not one["passed"]]
     everything = tables["all"][0]
     parents = {"candidate": release.fingerprint, "reference": reference.head["origin"]["fingerprint"]}
     parents |= {f"set {name}": stored.fingerprint for name, stored in sets.items()}
+    sums = release.path / "SHA256SUMS"
     value = {
         **provenance(KIND, SCHEMA_VERSION, parents, seed),
+        # what `export` checks before it puts these figures on a card
+        "release_sha256sums": sha256_file(sums) if sums.is_file() else None,
         "candidate": {
             "name": release.path.resolve().name if release.reference != "nano" else "nano",
             "bytes": stored_bytes(release),
+            "head_bytes": (release.path / HEAD_FILE).stat().st_size,
             "formats": _formats(release),
             "layout": _layout(release),
         },

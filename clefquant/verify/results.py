@@ -1,4 +1,5 @@
-"""Answers from what an engine sends back: ``{"logits": {question: {option: value}}}`` or ``{"error": reason}`` per record."""
+"""Answers from what an engine sends back: ``{"logits": {question: {option: value}}}`` or ``{"error": reason}`` per
+record."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +13,8 @@ from clefquant.verify.join import request_order
 
 
 def answers_of(records: Sequence[StoredRecord], results: Sequence[Mapping[str, Any]], engine: str) -> list[Answer]:
-    """One answer per question the engine answered; the join finds what it left out. A record with an error is NaN throughout.
+    """One answer per question the engine answered; the join finds what it left out. A record with an error is NaN
+    throughout.
 
     CheckFailed when the engine returned another number of records than it was given.
     """

@@ -1,7 +1,8 @@
 """Rounding the inputs of quantized linears, once per tensor.
 
-The linears of a fused group (q/k/v, gate/up, in_proj_qkv/in_proj_z) read one tensor and round it alike; they run one after the
-other. One slot remembers the last rounded input, which saves about half of the rounding and keeps one activation alive.
+The linears of a fused group (q/k/v, gate/up, in_proj_qkv/in_proj_z) read one tensor and round it alike; they run one
+after the other. One slot remembers the last rounded input, which saves about half of the rounding and keeps one
+activation alive.
 """
 
 import weakref
@@ -29,7 +30,9 @@ class InputRounding:
 
         module.register_forward_pre_hook(hook)
 
-    def _round(self, x: torch.Tensor, key: tuple[Any, ...], scheme: Any, global_scale: torch.Tensor | None) -> torch.Tensor:
+    def _round(
+        self, x: torch.Tensor, key: tuple[Any, ...], scheme: Any, global_scale: torch.Tensor | None
+    ) -> torch.Tensor:
         if self._rounded is None or self._input is None or self._input() is not x or self._key != key:
             self._rounded = fake_quantize_input(x, scheme, global_scale)
             self._input, self._key = weakref.ref(x), key

@@ -26,8 +26,8 @@ def answer_over_http(
 ) -> tuple[list[Answer], dict[str, Any], dict[str, Any]]:
     """Answers, a description of the server, and its speed: some records one at a time, then all with 32 clients.
 
-    PrerequisiteError when it cannot be reached; InputError when it refuses a record or returns no logits. A failure inside the
-    server (5xx) is no answer: NaN, with the server's message.
+    PrerequisiteError when it cannot be reached; InputError when it refuses a record or returns no logits. A failure
+    inside the server (5xx) is no answer: NaN, with the server's message.
     """
     endpoint = url.rstrip("/") + "/v1/systemone"
     for record in records[:WARM_UP]:
@@ -63,11 +63,15 @@ def _ask(endpoint: str, record: StoredRecord) -> dict[str, Any]:
     if status == 200 and "logits" in answer:
         return {"logits": answer["logits"]}
     if status == 200:
-        raise InputError(f"{endpoint} returns no raw logits; verify needs a clef-systemone that knows `return: [logits]`.")
+        raise InputError(
+            f"{endpoint} returns no raw logits; verify needs a clef-systemone that knows `return: [logits]`."
+        )
     message = f"{status} {answer.get('error', answer)}"
     if status >= 500:
         return {"error": message}
-    raise InputError(f"{endpoint} refuses record {record.record_id}: {message}. Raise its limits, or leave the record out.")
+    raise InputError(
+        f"{endpoint} refuses record {record.record_id}: {message}. Raise its limits, or leave the record out."
+    )
 
 
 def _post(endpoint: str, body: bytes) -> tuple[int, float, dict[str, Any]]:
@@ -82,7 +86,9 @@ def _post(endpoint: str, body: bytes) -> tuple[int, float, dict[str, Any]]:
         except (ValueError, TypeError):
             return error.code, retry_after, {"error": error.reason}
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise PrerequisiteError(f"{endpoint} cannot be asked: {error}. Start the server, or correct the URL.") from error
+        raise PrerequisiteError(
+            f"{endpoint} cannot be asked: {error}. Start the server, or correct the URL."
+        ) from error
 
 
 def _served_model(url: str) -> str | None:

@@ -1,6 +1,8 @@
-"""The candidate through vLLM: a worker script under the Python of the serving environment, one JSON file in and one out.
+"""The candidate through vLLM: a worker script under the Python of the serving environment, one JSON file in and one
+out.
 
-The two environments cannot be one (they pin different compressed-tensors), and this module imports neither vLLM nor the plugin.
+The two environments cannot be one (they pin different compressed-tensors), and this module imports neither vLLM nor
+the plugin.
 """
 
 import json
@@ -30,7 +32,9 @@ def answer_with_vllm(
     PrerequisiteError when the other environment lacks the plugin or the engine does not come up.
     """
     if unsendable := [record.record_id for record in records if record.encoded.media is not None]:
-        raise InputError(f"records with images cannot be handed to the vLLM worker, first {unsendable[0]}; use a server's URL.")
+        raise InputError(
+            f"records with images cannot be handed to the vLLM worker, first {unsendable[0]}; use a server's URL."
+        )
     sample = latency_sample(records)
     job = {
         "model": str(release.path.resolve()),
@@ -44,13 +48,21 @@ def answer_with_vllm(
         given.write_text(json.dumps(job, ensure_ascii=False), encoding="utf-8")
         log = out / "vllm.log"
         with log.open("w", encoding="utf-8") as handle:
-            done = subprocess.run([str(python), str(WORKER), str(given), str(got)], stdout=handle, stderr=handle, check=False)
+            done = subprocess.run(
+                [str(python), str(WORKER), str(given), str(got)], stdout=handle, stderr=handle, check=False
+            )
         if done.returncode or not got.is_file():
             tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:])
-            raise PrerequisiteError(f"the vLLM worker under {python} ended with code {done.returncode}; all of its log: {log}\n{tail}")
+            raise PrerequisiteError(
+                f"the vLLM worker under {python} ended with code {done.returncode}; all of its log: {log}\n{tail}"
+            )
         result = json.loads(got.read_text(encoding="utf-8"))
         task.advance(len(records))
-    about = {"engine": f"vLLM {result['versions']['vllm']}, clef-vllm", "dtype": result["dtype"], "versions": result["versions"]}
+    about = {
+        "engine": f"vLLM {result['versions']['vllm']}, clef-vllm",
+        "dtype": result["dtype"],
+        "versions": result["versions"],
+    }
     performance = {
         **about,
         "chip": result["chip"],

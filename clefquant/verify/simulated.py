@@ -1,11 +1,13 @@
-"""A quantized release in memory as a server would run it: weights as stored, inputs rounded, nothing from any other folder.
+"""A quantized release in memory as a server would run it: weights as stored, inputs rounded, nothing from any other
+folder.
 
     weight   compressed-tensors' decompressor on the stored tensors, then cast to the compute dtype
     table    row v = float32(int8 row v) * scale[v], then cast (``clef_head/tables_int8.safetensors``)
     input    rounded by compressed-tensors' own functions, once for all linears that read the same tensor
 
-The model is built without weights and each tensor is read, dequantized and put in place on its own, so a release needs the
-memory of its BF16 form on the device and of one tensor beside it. The transformers quantizer is not involved.
+The model is built without weights and each tensor is read, dequantized and put in place on its own, so a release
+needs the memory of its BF16 form on the device and of one tensor beside it. The transformers quantizer is not
+involved.
 """
 
 import json
@@ -63,12 +65,15 @@ def load_simulated(
     if config.tie_word_embeddings or config.get_text_config().tie_word_embeddings:
         backbone.lm_head.weight = backbone.model.language_model.embed_tokens.weight
     if missing := [name for name, parameter in backbone.named_parameters() if parameter.is_meta]:
-        raise InputError(f"{opened.path} lacks {len(missing)} tensors of the model, first {missing[0]}; the release is incomplete.")
+        raise InputError(
+            f"{opened.path} lacks {len(missing)} tensors of the model, first {missing[0]}; the release is incomplete."
+        )
     yield _with_head(opened, backbone.to(device), device, dtype)
 
 
 def _empty_backbone(release: Release, dtype: torch.dtype) -> Any:
-    """The release's backbone with parameters on the meta device and real buffers (rotary frequencies are in no file)."""
+    """The release's backbone with parameters on the meta device and real buffers (rotary frequencies are in no
+    file)."""
     from accelerate import init_empty_weights
     from transformers import AutoConfig, Qwen3_5ForConditionalGeneration
 
@@ -95,7 +100,9 @@ def _submodule(backbone: Any, name: str, release: Release) -> torch.nn.Module:
     try:
         module: torch.nn.Module = backbone.get_submodule(name)
     except AttributeError as error:
-        raise InputError(f"{release.path} holds tensors of {name}, which its config.json does not have: {error}.") from error
+        raise InputError(
+            f"{release.path} holds tensors of {name}, which its config.json does not have: {error}."
+        ) from error
     return module
 
 
@@ -103,7 +110,9 @@ def _install(module: torch.nn.Module, leaf: str, tensor: torch.Tensor) -> None:
     expected = getattr(module, leaf, None)
     if expected is None or expected.shape != tensor.shape:
         found = "no such parameter" if expected is None else f"shape {list(expected.shape)}"
-        raise InputError(f"a stored tensor {leaf} of shape {list(tensor.shape)} meets {found} in {type(module).__name__}.")
+        raise InputError(
+            f"a stored tensor {leaf} of shape {list(tensor.shape)} meets {found} in {type(module).__name__}."
+        )
     if isinstance(expected, torch.nn.Parameter):
         setattr(module, leaf, torch.nn.Parameter(tensor, requires_grad=False))
     else:

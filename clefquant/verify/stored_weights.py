@@ -16,8 +16,8 @@ MARKER = "requires_clef_vllm"
 #: Table name in that file to the module it stands for.
 TABLE_MODULES = {"embed_tokens": "model.language_model.embed_tokens", "lm_head": "lm_head"}
 _DTYPES = {
-    "BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F8_E4M3": torch.float8_e4m3fn, "U8": torch.uint8,
-    "I8": torch.int8,
+    "BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F8_E4M3": torch.float8_e4m3fn,
+    "U8": torch.uint8, "I8": torch.int8,
 }  # fmt: skip
 
 SchemeOf = Callable[[str, torch.nn.Module], Any]
@@ -36,8 +36,8 @@ def read_tensor(info: TensorInfo) -> torch.Tensor:
 def schemes_of(release: Release) -> SchemeOf:
     """From a module's name and object to its compressed-tensors scheme, with ``format`` set.
 
-    Targets are matched as compressed-tensors does: exact names, ``re:`` patterns, class names. InputError when the release is
-    quantized by another method, or when a module that stores a scale is in no group or in two.
+    Targets are matched as compressed-tensors does: exact names, ``re:`` patterns, class names. InputError when the
+    release is quantized by another method, or when a module that stores a scale is in no group or in two.
     """
     config = release.quantization
     if config is None:
@@ -45,7 +45,8 @@ def schemes_of(release: Release) -> SchemeOf:
     method = config.get("quant_method", "compressed-tensors")
     if method != "compressed-tensors":
         raise InputError(
-            f"{release.path} is quantized by {method!r}; compressed-tensors alone can be simulated. Use --backend vllm or a server."
+            f"{release.path} is quantized by {method!r}; compressed-tensors alone can be simulated. "
+            "Use --backend vllm or a server's URL."
         )
     from compressed_tensors.config import CompressionFormat
     from compressed_tensors.quantization import QuantizationConfig
@@ -73,12 +74,15 @@ def stored_weight(name: str, tensors: dict[str, torch.Tensor], scheme: Any) -> t
     try:
         weight = dequantize(tensors, scheme)
     except (KeyError, RuntimeError, ValueError) as error:
-        raise InputError(f"{name} cannot be read as {scheme.format.value}: {error}; run `clefquant audit` on the release.") from error
+        raise InputError(
+            f"{name} cannot be read as {scheme.format.value}: {error}; run `clefquant audit` on the release."
+        ) from error
     return weight, tensors.get("input_global_scale")
 
 
 def int8_tables(release: Release, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
-    """Module name and dequantized rows [V, H] float32 of each table the release stores as int8; none for most releases."""
+    """Module name and dequantized rows [V, H] float32 of each table the release stores as int8; none for most
+    releases."""
     path = release.path / TABLES_FILE
     if not path.is_file():
         return

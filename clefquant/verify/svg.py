@@ -1,7 +1,7 @@
 """Small charts as inline SVG that take their colours from the page, so that light, dark and paper all work.
 
-Every chart is a figure with a caption; its numbers are also in a table of the page, so the picture is decoration for a screen
-reader and has a one-sentence label. Coordinates are in a 640-unit-wide box that scales with the page.
+Every chart is a figure with a caption; its numbers are also in a table of the page, so the picture is decoration for
+a screen reader and has a one-sentence label. Coordinates are in a 640-unit-wide box that scales with the page.
 """
 
 import html
@@ -62,7 +62,12 @@ def columns(values: Sequence[float], labels: Sequence[str], tips: Sequence[str],
 
 
 def rows(
-    names: Sequence[str], values: Sequence[float], low: Sequence[float], high: Sequence[float], bounds: tuple[float, float], unit: str
+    names: Sequence[str],
+    values: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
+    bounds: tuple[float, float],
+    unit: str,
 ) -> tuple[str, int]:
     """Lying bars with their interval, one per name, and the chart's height. ``bounds``: ends of the axis."""
     left, tall = 190, 26
@@ -90,7 +95,11 @@ def rows(
 
 
 def lines(
-    series: Sequence[Series], x_bounds: tuple[float, float], y_bounds: tuple[float, float], axes: tuple[str, str], height: int = 320
+    series: Sequence[Series],
+    x_bounds: tuple[float, float],
+    y_bounds: tuple[float, float],
+    axes: tuple[str, str],
+    height: int = 320,
 ) -> str:
     """Lines with a dot at every point, axis names, end ticks and a legend."""
     floor, span = height - BOTTOM, height - BOTTOM - TOP
@@ -106,7 +115,8 @@ def lines(
         parts.append(f'<polyline class="line {one.style}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>')
         if one.style != "ideal":
             parts += [
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" class="{one.style}"><title>{html.escape(f"{one.name}: {a:.4g}, {b:.4g}")}</title></circle>'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" class="{one.style}">'
+                f"<title>{html.escape(f'{one.name}: {a:.4g}, {b:.4g}')}</title></circle>"
                 for (x, y), (a, b) in zip(places, one.points, strict=True)
             ]
         parts.append(_line(LEFT + 12, TOP + 12 + 18 * number, LEFT + 36, TOP + 12 + 18 * number, f"line {one.style}"))
@@ -116,12 +126,16 @@ def lines(
     for value in y_bounds:
         parts.append(text(LEFT - 6, place((0, value))[1] + 4, f"{value:.3g}", "end", "tick"))
     parts += [text((LEFT + WIDTH - RIGHT) / 2, height - 8, axes[0])]
-    parts += [f'<text transform="translate(14 {(TOP + floor) / 2:.0f}) rotate(-90)" text-anchor="middle">{html.escape(axes[1])}</text>']
+    parts += [
+        f'<text transform="translate(14 {(TOP + floor) / 2:.0f}) rotate(-90)" text-anchor="middle">'
+        f"{html.escape(axes[1])}</text>"
+    ]
     return "".join(parts)
 
 
 def grid(rows_: Sequence[tuple[str, Sequence[tuple[str, str, str]]]], cell: int = 15) -> tuple[str, int]:
-    """A heat map: per row a name and cells (CSS class, short mark, tip); and its height. Marks keep it readable in grey."""
+    """A heat map: per row a name and cells (CSS class, short mark, tip); and its height. Marks keep it readable in
+    grey."""
     left = 84
     widest = max((len(cells) for _, cells in rows_), default=1)
     wide = min(40.0, (WIDTH - left - RIGHT) / widest)

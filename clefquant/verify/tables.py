@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,12 @@ Row = dict[str, Any]
 
 
 def row(name: str, pairs: Pairs, m: Measures, where: BoolArray, seed: int, table: str) -> Row:
-    """One row over the questions ``where``: counts, and each figure as ``{"value", "low", "high"}``; None when undefined."""
+    """One row over the questions ``where``: counts, and each figure as ``{"value", "low", "high"}``; None when
+    undefined."""
     numbers: dict[str, int] = {}
-    record = np.array([numbers.setdefault(one.record, len(numbers)) for one, taken in zip(pairs.asked, where, strict=True) if taken])
+    record = np.array(
+        [numbers.setdefault(one.record, len(numbers)) for one, taken in zip(pairs.asked, where, strict=True) if taken]
+    )
     names, sums = per_record({key: values[where] for key, values in columns(m).items()}, record)
     total = sums.sum(axis=0)
     bounds = intervals(names, sums, seed, f"{table}/{name}")
@@ -80,7 +84,7 @@ def all_tables(pairs: Pairs, m: Measures, seed: int) -> dict[str, list[Row]]:
 def _buckets(edges: tuple[float, ...], values: Any, spell: Callable[[float], str]) -> dict[str, BoolArray]:
     """Label to questions: ``≤ first edge``, ``a–b`` (above a, at most b), and ``> last edge``."""
     found = {f"≤ {spell(edges[0])}": values <= edges[0]}
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         found[f"{spell(low)}–{spell(high)}"] = (values > low) & (values <= high)
     found[f"> {spell(edges[-1])}"] = values > edges[-1]
     return found
@@ -89,8 +93,9 @@ def _buckets(edges: tuple[float, ...], values: Any, spell: Callable[[float], str
 def predicted_flips(m: Measures) -> Any:
     """Probability [Q] that a question flips, were the change of the gap independent of the gap itself.
 
-    For a gap g between BF16's two best options, the share of all questions whose gap changed by less than -g. Far more flips
-    than predicted among large margins mean that confident answers move more than others: a fault, not rounding noise.
+    For a gap g between BF16's two best options, the share of all questions whose gap changed by less than -g. Far
+    more flips than predicted among large margins mean that confident answers move more than others: a fault, not
+    rounding noise.
     """
     known = m.counted & ~np.isnan(m.gap_change)
     if not known.any():

@@ -1,7 +1,8 @@
 """Sums per record, and figures from sums: one function for the point estimate and for every bootstrap resample.
 
-Every figure is a ratio of sums over questions, so that a resample of records is a matrix product: weights [B, R] times sums
-[R, M]. The expected calibration error uses 15 equal bins of the chosen option's probability (Guo et al. 2017).
+Every figure is a ratio of sums over questions, so that a resample of records is a matrix product: weights [B, R]
+times sums [R, M]. The expected calibration error uses 15 equal bins of the chosen option's probability (Guo et al.
+2017).
 """
 
 import numpy as np
@@ -95,7 +96,7 @@ def confidence_bins(confidence: FloatArray) -> IntArray:
 def per_record(found: dict[str, FloatArray], record: IntArray) -> tuple[list[str], FloatArray]:
     """Column names [M] and their sums per record [R, M]. ``record``: number of each question's record [Q], from 0."""
     names = list(found)
-    count = int(record.max()) + 1 if len(record) else 0
+    count = int(np.max(record)) + 1 if len(record) else 0
     return names, np.stack([np.bincount(record, found[name], count) for name in names], axis=1)
 
 

@@ -1,11 +1,11 @@
 """One word and a few sentences for a reader who has a minute.
 
-The levels come from what published quantizations of Clef report: FP8 and mixed NVFP4/FP8 keep 98.8 to 98.9 % of BF16's answers at
-a mean KL of 0.0016 to 0.0019; plain NVFP4 keeps 94.3 % at 0.024. "Faithful" asks for the first kind, "usable with care" for the
-second. A gate of the user's own replaces them.
+The levels come from what published quantizations of Clef report: FP8 and mixed NVFP4/FP8 keep 98.8 to 98.9 % of
+BF16's answers at a mean KL of 0.0016 to 0.0019; plain NVFP4 keeps 94.3 % at 0.024. "Faithful" asks for the first
+kind, "usable with care" for the second. A gate of the user's own replaces them.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from clefquant.verify.tables import Row
 
@@ -23,13 +23,19 @@ class Verdict(NamedTuple):
     reasons: list[str]
 
 
-def verdict(row: Row, noise: list[Row], lost: int, won: int, p_value: float, failed_limits: list[str] | None) -> Verdict:
+def verdict(
+    row: Row, noise: list[Row], lost: int, won: int, p_value: float, failed_limits: list[str] | None
+) -> Verdict:
     """Judge the row of all questions. ``failed_limits``: None without a gate, else the limits that failed."""
     reasons = [_answers(row), _confident(row), _accuracy(row, lost, won, p_value), _noise(row, noise), _unsound(row)]
     kept = [reason for reason in reasons if reason]
     if failed_limits is not None:
         if failed_limits:
-            return Verdict("no", f"Do not ship: {_count(len(failed_limits), 'limit')} of your gate failed.", [*failed_limits, *kept])
+            return Verdict(
+                "no",
+                f"Do not ship: {_count(len(failed_limits), 'limit')} of your gate failed.",
+                [*failed_limits, *kept],
+            )
         return Verdict("yes", "Yes, ship it: every limit of your gate is kept.", kept)
     return Verdict(*_level(row, p_value), kept)
 
@@ -46,7 +52,10 @@ def _level(row: Row, p_value: float) -> tuple[str, str]:
     if near and agreement["low"] >= FAITHFUL_AGREEMENT - 0.01 and kl["high"] <= 2 * FAITHFUL_KL:
         return "yes", "Yes, ship it: it answers as BF16 does."
     if near:
-        return "probably", "Probably yes, but this evaluation set is too small or too varied to be sure. Add records and verify again."
+        return (
+            "probably",
+            "Probably yes, but this set is too small or too varied to be sure. Add records and verify again.",
+        )
     if agreement["value"] >= CAREFUL_AGREEMENT and kl["value"] <= CAREFUL_KL:
         return "care", "Ship with care: some answers differ from BF16. Read the worst questions below first."
     return "no", "Do not ship as a stand-in for BF16: too many answers differ."
@@ -60,7 +69,8 @@ def _answers(row: Row) -> str:
     changed = row["flips"]
     text = f"Of {_count(row['questions'], 'answer')}, {row['questions'] - changed:,} stay the same"
     if row["agreement"]:
-        text += f" ({100 * row['agreement']['value']:.1f} %; with 95 % confidence at least {100 * row['agreement']['low']:.1f} %)"
+        share, least = 100 * row["agreement"]["value"], 100 * row["agreement"]["low"]
+        text += f" ({share:.1f} %; with 95 % confidence at least {least:.1f} %)"
     if changed:
         ties = changed - _clear_flips(row)
         text += f". {changed:,} {'changes' if changed == 1 else 'change'}"
@@ -91,7 +101,7 @@ def _accuracy(row: Row, lost: int, won: int, p_value: float) -> str:
     if change["low"] <= 0 <= change["high"] or p_value >= 0.05:
         return text + ": no difference that this set can show."
     if change["value"] > 0:
-        return text + ". That the release is better than BF16 is chance of this set or a fault of it, not a gain to claim."
+        return text + ". That the release beats BF16 is chance of this set or a fault of it, not a gain to claim."
     return text + ": a real loss."
 
 
@@ -100,8 +110,9 @@ def _noise(row: Row, noise: list[Row]) -> str:
     if not rows or row["kl"] is None:
         return ""
     worst = max(rows, key=lambda one: float(one["kl"]["value"]))
-    text = f"BF16 run again with other batches keeps {100 * worst['agreement']['value']:.1f} % of its own answers (KL {worst['kl']['value']:.2g})"
-    if row["kl"]["value"] <= worst["kl"]["value"]:
+    kept, kl = 100 * worst["agreement"]["value"], worst["kl"]["value"]
+    text = f"BF16 run again with other batches keeps {kept:.1f} % of its own answers (KL {kl:.2g})"
+    if row["kl"]["value"] <= kl:
         return text + "; this release is within that noise."
     return text + f"; this release has KL {row['kl']['value']:.2g}."
 

@@ -55,7 +55,12 @@ def _entry(pairs: Pairs, m: Measures, index: int, record: StoredRecord, errors: 
         "state": text[:_STATE_CHARACTERS],
         "state_cut": len(text) > _STATE_CHARACTERS,
         "options": [
-            {"id": one.order[place], "description": _description(question, one.order[place]), "p": _number(p[place]), "q": _number(q[place])}
+            {
+                "id": one.order[place],
+                "description": _description(question, one.order[place]),
+                "p": _number(p[place]),
+                "q": _number(q[place]),
+            }
             for place in shown
         ],
         "options_left_out": len(one.order) - len(shown),

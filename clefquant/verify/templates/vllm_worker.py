@@ -1,17 +1,18 @@
 """Run by the Python of the serving environment: answers records with clef-vllm and times them.
 
-Usage: vllm_worker.py JOB.json RESULT.json. The job has ``model``, ``records``, ``alone`` (indices timed one at a time),
-``warm_up`` and ``engine`` (keyword arguments of ClefVLLM). It is a file of its own, and no module of clefquant: the serving
-environment does not have clefquant installed.
+Usage: vllm_worker.py JOB.json RESULT.json. The job has ``model``, ``records``, ``alone`` (indices timed one at a
+time), ``warm_up`` and ``engine`` (keyword arguments of ClefVLLM). It is a file of its own, and no module of
+clefquant: the serving environment does not have clefquant installed.
 """
 
 import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 
-def answer(engine, record):
+def answer(engine: Any, record: dict[str, Any]) -> dict[str, Any]:
     """Logits of one record, or the reason there are none."""
     try:
         return {"logits": engine.logits([record])[0]}
@@ -19,7 +20,7 @@ def answer(engine, record):
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def answer_all(engine, records):
+def answer_all(engine: Any, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """All records in one call; one by one when that fails, so that one bad record costs one answer."""
     try:
         return [{"logits": logits} for logits in engine.logits(records)]
@@ -31,8 +32,8 @@ def main() -> None:
     """Load, warm up, time one at a time, time all together."""
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     import torch
-    import vllm
-    from clef_vllm import ClefVLLM
+    import vllm  # type: ignore[import-not-found]
+    from clef_vllm import ClefVLLM  # type: ignore[import-not-found]
 
     records = job["records"]
     with ClefVLLM(job["model"], **job["engine"]) as engine:

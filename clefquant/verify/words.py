@@ -1,0 +1,32 @@
+"""How figures are spelled in tables, the same on every page."""
+
+from collections.abc import Mapping, Sequence
+
+
+def share(figure: Mapping[str, float] | None, digits: int = 1) -> str:
+    """A share as a percentage without the sign."""
+    return "–" if figure is None else f"{100 * figure['value']:.{digits}f}"
+
+
+def small(figure: Mapping[str, float] | None) -> str:
+    """A KL or TV with two significant digits, at least four decimals."""
+    if figure is None:
+        return "–"
+    value = figure["value"]
+    return f"{value:.1e}" if 0 < abs(value) < 5e-5 else f"{value:.4f}" if abs(value) < 0.01 else f"{value:.3f}"
+
+
+def interval(figure: Mapping[str, float] | None, scale: float = 100, digits: int = 1) -> str:
+    """Both bounds, scaled."""
+    return "–" if figure is None else f"{scale * figure['low']:.{digits}f}–{scale * figure['high']:.{digits}f}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, numbers to the right; cells are escaped."""
+    lines = ["| " + " | ".join(_cell(cell) for cell in header) + " |", "|---|" + "---:|" * (len(header) - 1)]
+    lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return str(text).replace("|", "\\|").replace("\n", " ")
