@@ -15,6 +15,9 @@ from clefquant.calibration.prepare import Limits, Outcome, prepare
 
 CHUNK_DRAFTS = 64
 CHUNKS_PER_WORKER = 3
+#: Not fork, which would copy the tokenizer's threads half-way. A fork server imports the heavy packages once for all.
+_START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+_PRELOAD = ("torch", "transformers.models.auto.tokenization_auto", "clefquant.calibration.prepare")
 _encoder: Encoder | None = None
 
 
@@ -28,7 +31,9 @@ class Workers:
 
     def __enter__(self) -> "Workers":
         if self.count > 1:
-            context = multiprocessing.get_context("spawn")  # a fork would copy the tokenizer's threads half-way
+            context = multiprocessing.get_context(_START_METHOD)
+            if _START_METHOD == "forkserver":
+                context.set_forkserver_preload(list(_PRELOAD))
             self._pool = ProcessPoolExecutor(self.count, context, _start, (self.encoder.folder,))
         return self
 
