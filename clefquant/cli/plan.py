@@ -67,6 +67,5 @@ def read_constraints(pin: list[str] | None, forbid: str, max_formats: int | None
 def show_plan(output: Output, layout: "Layout", source_bytes: int) -> None:
     """How many units have each format, and the size."""
     counts = ", ".join(f"{list(layout.units.values()).count(name)} {name}" for name in layout.formats())
-    output.say(
-        f"{counts}: {source_bytes / 1e6:,.1f} MB → {layout.bytes / 1e6:,.1f} MB, {layout.bits_per_weight:.2f} bits a weight"
-    )
+    sizes = f"{source_bytes / 1e6:,.1f} MB → {layout.bytes / 1e6:,.1f} MB"
+    output.say(f"{counts}: {sizes}, {layout.bits_per_weight:.2f} bits a weight")

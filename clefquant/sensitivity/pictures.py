@@ -160,9 +160,14 @@ def _frontier(table: SensitivityTable, selection: Selection) -> Any:
     )
     if figure_kl := selection.held_out.get("kl"):
         axis.errorbar(
-            [selection.choice.total_bytes / 1e6], [figure_kl.value], [figure_kl.error or 0.0], fmt="*", color="#b2182b", ms=14,
+            [selection.choice.total_bytes / 1e6],
+            [figure_kl.value],
+            [figure_kl.error or 0.0],
+            fmt="*",
+            color="#b2182b",
+            ms=14,
             label="chosen, measured on the held-out part",
-        )  # fmt: skip
+        )
     axis.set(
         yscale="log", xlabel="MB of the release's weights, joint head included", ylabel="KL in nats (± standard error)"
     )
