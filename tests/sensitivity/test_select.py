@@ -1,0 +1,160 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clefquant.errors import InputError
+from clefquant.sensitivity.baselines import first_units, published_greedy, random_layouts
+from clefquant.sensitivity.candidates import candidates
+from clefquant.sensitivity.frontier import pareto_frontier
+from clefquant.sensitivity.measure import Measurer
+from clefquant.sensitivity.parts import Parts, split_evaluation
+from clefquant.sensitivity.pictures import draw_selection, draw_table
+from clefquant.sensitivity.plan import NO_CONSTRAINTS, plan, planning_options
+from clefquant.sensitivity.select import additivity_residual, select
+from clefquant.sensitivity.stability import rank_intervals
+from clefquant.sensitivity.store import ProbeStore
+from clefquant.sensitivity.sweep import sweep
+
+
+@pytest.fixture(scope="module")
+def table(swept):
+    return swept[1]
+
+
+def unit_bytes(table, units: dict[str, str]) -> int:
+    return sum(unit.bytes[units[unit.name]] for unit in table.units)
+
+
+def test_parts_are_disjoint_and_keep_groups_whole(records):
+    many = [replace(r, record_id=f"{r.record_id}.{i}", group=f"{r.group}.{i}") for i in range(10) for r in records]
+    parts = split_evaluation(many)
+    assert sorted(r.record_id for part in parts for r in part) == sorted(r.record_id for r in many)
+    assert [len(part) / len(many) for part in parts] == pytest.approx([0.5, 0.25, 0.25], abs=0.05)
+    groups = [{(r.source, r.group) for r in part} for part in parts]
+    assert not (groups[0] & groups[1] or groups[0] & groups[2] or groups[1] & groups[2])
+    assert all({r.source for r in part} == {"even", "odd"} for part in parts)
+    assert [[r.record_id for r in part] for part in split_evaluation(many[::-1])] != []
+    assert {r.record_id for r in split_evaluation(many[::-1]).held_out} == {r.record_id for r in parts.held_out}
+
+
+def test_too_small_sets_are_refused(records):
+    with pytest.raises(InputError, match="no records"):
+        split_evaluation([])
+    with pytest.raises(InputError, match=r"2 independent groups .* at least 3"):
+        split_evaluation([replace(record, group="one", source="s") for record in records[:4]] + [records[7]])
+
+
+def test_published_greedy_switches_by_damage_per_parameter(table):
+    everything = {unit.name: "fp8" for unit in table.units}
+    limit = unit_bytes(table, everything) - 1
+    greedy = published_greedy(table, limit)
+    assert greedy is not None
+    order = sorted(table.units, key=lambda unit: table.entry(unit.name, "nvfp4").kl / unit.weights)
+    assert [name for name, fmt in greedy.items() if fmt == "nvfp4"] == [order[0].name]
+    assert published_greedy(table, 1) is None
+    assert published_greedy(table, 10**12) == everything
+
+
+def test_other_baselines_fill_the_size(table):
+    limit = unit_bytes(table, {unit.name: "fp8" for unit in table.units}) * 8 // 10
+    mlps = first_units(table, 10**12 if False else limit, "mlp")
+    assert (
+        mlps is None
+        or [n for n, f in mlps.items() if f == "nvfp4"]
+        == [u.name for u in table.units if u.kind == "mlp"][: list(mlps.values()).count("nvfp4")]
+    )
+    drawn = random_layouts(table, limit, ["bf16", "fp8", "nvfp4", "mxfp4"], 20, seed=1)
+    assert len({tuple(units.values()) for units in drawn}) > 10
+    smallest_step = min(
+        b - a for u in table.units for a, b in zip(sorted(u.bytes.values()), sorted(u.bytes.values())[1:], strict=False)
+    )
+    assert all(limit - unit_bytes(table, units) >= 0 for units in drawn)
+    assert sum(limit - unit_bytes(table, units) for units in drawn) / 20 < 40 * smallest_step
+    assert drawn == random_layouts(table, limit, ["bf16", "fp8", "nvfp4", "mxfp4"], 20, seed=1)
+
+
+def test_candidates_are_different_fit_and_hold_the_optimum_and_the_published_layout(table):
+    options = planning_options(table, NO_CONSTRAINTS)
+    first = plan(table, "7bits")
+    limit = int(7 * sum(unit.weights for unit in table.units) / 8)
+    start = tuple(first.units[unit.name] for unit in table.units)
+    found = candidates(table, options, pareto_frontier(options), start, limit, 10)
+    assert len({tuple(units.values()) for units in found}) == len(found) == 10
+    assert found[0] == first.units
+    assert found[1] == published_greedy(table, limit)
+    assert all(unit_bytes(table, units) <= limit for units in found)
+    one = candidates(table, options, pareto_frontier(options, 1), start, limit, 10, max_formats=1)
+    assert all(len(set(units.values()) - {"bf16"}) <= 1 for units in one)
+
+
+@pytest.fixture(scope="module")
+def selected(tmp_path_factory: pytest.TempPathFactory, tiny_loaded, records, input_amax):
+    out = tmp_path_factory.mktemp("select")
+    parts = Parts(records[:4], records[4:6], records[6:])
+    table = sweep(tiny_loaded, input_amax, parts.sweep, ["fp8", "nvfp4"], out)
+    with ProbeStore(out / "sensitivity.sqlite") as store:
+        measurer = Measurer(tiny_loaded, store, input_amax)
+        yield out, table, parts, measurer, select(measurer, table, "7bits", parts, count=4)
+
+
+def test_the_choice_is_the_best_measured_candidate_within_the_budget(selected):
+    _, table, _, _, found = selected
+    measured = [candidate.figures["kl"].value for candidate in found.candidates]
+    assert found.chosen == measured.index(min(measured))
+    assert found.within
+    assert all(table.layout(c.units, None).bits_per_weight <= 7 for c in found.candidates)
+    layout = found.layout(table)
+    assert layout.units == found.choice.units
+    assert layout.measured["kl"]["value"] == found.held_out["kl"].value
+    assert layout.measured["predicted_kl"]["value"] == found.choice.predicted_kl
+
+
+def test_frontier_points_can_be_read_back_as_layouts(selected):
+    _, table, _, _, found = selected
+    names = ["bf16", *table.formats]
+    for (size, loss), code in list(zip(found.points, found.point_layouts, strict=True))[::7]:
+        units = {unit.name: names[int(digit)] for unit, digit in zip(table.units, code, strict=True)}
+        assert table.total_bytes(units) == size
+        assert sum(table.losses()[name][fmt] for name, fmt in units.items()) == pytest.approx(loss)
+
+
+def test_a_single_unit_layout_has_no_additivity_residual(selected):
+    """With one unit quantized, the joint layout is the probe: prediction and measurement are the same logits."""
+    _, table, parts, measurer, _ = selected
+    layout = {unit.name: "nvfp4" if unit.name == "layers.1.mlp" else "bf16" for unit in table.units}
+    (entry,) = measurer.measure([layout], parts.sweep, "one unit")
+    residual = additivity_residual(table, layout, entry)
+    assert entry.kl == pytest.approx(table.entry("layers.1.mlp", "nvfp4").kl, rel=1e-3)
+    assert residual is not None
+    assert abs(residual.value) < 1e-3 * entry.kl
+
+
+def test_measurements_are_committed_and_not_repeated(selected, monkeypatch):
+    _, table, parts, measurer, found = selected
+    monkeypatch.setattr("clefquant.sensitivity.measure.simulated", lambda *_: pytest.fail("measured again"))
+    assert select(measurer, table, "7bits", parts, count=4) == found
+
+
+def test_a_kl_ceiling_gives_the_smallest_layout_measured_within_it(selected):
+    _, table, parts, measurer, _ = selected
+    ceiling = plan(table, "8.5bits").predicted_kl * 1.5
+    found = select(measurer, table, f"kl={ceiling:.3g}", parts, count=5)
+    inside = [c.total_bytes for c in found.candidates if c.figures["kl"].value <= ceiling]
+    assert found.within == bool(inside)
+    if inside:
+        assert found.choice.total_bytes == min(inside)
+
+
+def test_rank_intervals_hold_the_rank(table):
+    for name in table.formats:
+        found = rank_intervals(table, name)
+        assert sorted(item.rank for item in found) == list(range(1, len(table.units) + 1))
+        assert all(1 <= item.low <= item.high <= len(found) for item in found)
+
+
+def test_pictures_are_written(tmp_path: Path, selected):
+    _, table, _, _, found = selected
+    files = {**draw_table(table, tmp_path), **draw_selection(table, found, tmp_path)}
+    assert len(files) == 4
+    assert all(file.read_bytes()[:4] == b"\x89PNG" for file in files.values())
