@@ -76,7 +76,7 @@ class Layerwise:
         """Yield the layers in order; each must be run at least once before the next is asked for."""
         text = self._backbone.model.language_model
         tokens = sum(len(record.input_ids) for record in self._encoded)
-        with States(self._cache_bytes) as states, progress.task("calibrating", tokens * len(text.layers), "tok") as task:
+        with States(self._cache_bytes) as states, progress.task("calibrating", tokens, "tok") as task:
             prepared = list(self._prepare(states))
             for number, layer in enumerate(text.layers):
                 task.note(f"layer {number}")
@@ -86,7 +86,7 @@ class Layerwise:
                     states.put(batch.number, states.get(("next", batch.number), self._device))
                     states.drop(("next", batch.number))
                 layer.to("meta")
-                task.advance(tokens)
+                task.advance(tokens / len(text.layers))
 
     def _run(self, number: int, layer: torch.nn.Module, prepared: Sequence[LayerBatch], states: States) -> None:
         for batch in prepared:
