@@ -32,7 +32,7 @@ def test_parts_are_disjoint_and_keep_groups_whole(records):
     assert sorted(r.record_id for part in parts for r in part) == sorted(r.record_id for r in many)
     assert [len(part) / len(many) for part in parts] == pytest.approx([0.5, 0.25, 0.25], abs=0.05)
     groups = [{(r.source, r.group) for r in part} for part in parts]
-    assert not (groups[0] & groups[1] or groups[0] & groups[2] or groups[1] & groups[2])
+    assert len(set.union(*groups)) == sum(len(part) for part in groups)
     assert all({r.source for r in part} == {"even", "odd"} for part in parts)
     assert [[r.record_id for r in part] for part in split_evaluation(many[::-1])] != []
     assert {r.record_id for r in split_evaluation(many[::-1]).held_out} == {r.record_id for r in parts.held_out}
@@ -58,7 +58,7 @@ def test_published_greedy_switches_by_damage_per_parameter(table):
 
 def test_other_baselines_fill_the_size(table):
     limit = unit_bytes(table, {unit.name: "fp8" for unit in table.units}) * 8 // 10
-    mlps = first_units(table, 10**12 if False else limit, "mlp")
+    mlps = first_units(table, limit, "mlp")
     assert (
         mlps is None
         or [n for n, f in mlps.items() if f == "nvfp4"]
