@@ -1,0 +1,32 @@
+"""Running the command line in this process."""
+
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+
+class Finished(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def clefquant(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
+    """Call it with arguments; it returns exit code, stdout and stderr."""
+    from clefquant.cli.app import main
+
+    def call(*arguments: object) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["clefquant", *map(str, arguments)])
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return Finished(code, out, err)
+
+    return call
