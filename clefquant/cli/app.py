@@ -44,7 +44,9 @@ def _options(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors and warnings only.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what the libraries below say.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     context.obj = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     if not verbose:
@@ -83,11 +85,15 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        output.console.print("interrupted; finished work is kept, run the same command again to continue", soft_wrap=True)
+        output.console.print(
+            "interrupted; finished work is kept, run the same command again to continue", soft_wrap=True
+        )
         sys.exit(130)
     except OSError as error:
         if error.errno is None:
             raise
-        failure = PrerequisiteError(f"{error.filename or 'writing'}: {error.strerror}. Free space or choose another place.")
+        failure = PrerequisiteError(
+            f"{error.filename or 'writing'}: {error.strerror}. Free space or choose another place."
+        )
         output.console.print(f"error: {failure}", markup=False, soft_wrap=True)
         sys.exit(failure.exit_code)

@@ -1,4 +1,6 @@
-"""What people and programs see: Rich on stderr, one JSON value on stdout with ``--json``, plain lines without a terminal."""
+"""What people and programs see: Rich on stderr, one JSON value on stdout with ``--json``, plain lines without a
+terminal.
+"""
 
 import json
 import time
@@ -23,7 +25,13 @@ class _Rate(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("" if not speed else f"{speed:,.1f} {task.fields['unit']}/s" if speed < 100 else f"{speed:,.0f} {task.fields['unit']}/s")
+        return Text(
+            ""
+            if not speed
+            else f"{speed:,.1f} {task.fields['unit']}/s"
+            if speed < 100
+            else f"{speed:,.0f} {task.fields['unit']}/s"
+        )
 
 
 @dataclass
@@ -50,7 +58,9 @@ class Output:
             return work.SILENT.task(title, total, unit)
         return self._bar(title, total, unit) if self.console.is_terminal else self._lines(title, total, unit)
 
-    def done(self, result: dict[str, Any], *, wrote: dict[str, Path] | None = None, next_command: str | None = None) -> None:
+    def done(
+        self, result: dict[str, Any], *, wrote: dict[str, Path] | None = None, next_command: str | None = None
+    ) -> None:
         """End a command: the paths it wrote and the next command for people, ``result`` for programs."""
         paths = wrote or {}
         if self.as_json:
@@ -64,8 +74,8 @@ class Output:
     @contextmanager
     def _bar(self, title: str, total: float | None, unit: str) -> Iterator[work.Task]:
         columns = (
-            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), _Rate(), TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[note]}"),
+            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), _Rate(),
+            TimeRemainingColumn(), TextColumn("[dim]{task.fields[note]}"),
         )  # fmt: skip
         with Progress(*columns, console=self.console) as bars:
             yield _Bar(bars, bars.add_task(title, total=total, unit=unit, note=""))

@@ -22,4 +22,6 @@ def doctor(context: typer.Context) -> None:
         output.say(f"{mark}{fact.name:<20}{fact.found}" + (f"  → {fact.remedy}" if fact.remedy else ""))
     output.done({"facts": [fact._asdict() for fact in facts]})
     if wrong := [fact for fact in facts if fact.ok is False]:
-        raise PrerequisiteError(f"{', '.join(fact.name for fact in wrong)}: install what is shown above, then run doctor again.")
+        raise PrerequisiteError(
+            f"{', '.join(fact.name for fact in wrong)}: install what is shown above, then run doctor again."
+        )

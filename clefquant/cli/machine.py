@@ -68,7 +68,8 @@ def gpu_facts() -> list[Fact]:
     for index in range(torch.cuda.device_count()):
         capability = torch.cuda.get_device_capability(index)
         free, total = torch.cuda.mem_get_info(index)
-        text = f"{torch.cuda.get_device_name(index)}, {free / 1e9:.0f} of {total / 1e9:.0f} GB free; {kernel_note(capability)}"
+        memory = f"{free / 1e9:.0f} of {total / 1e9:.0f} GB free"
+        text = f"{torch.cuda.get_device_name(index)}, {memory}; {kernel_note(capability)}"
         facts.append(Fact(f"gpu {index}", text))
     return facts
 

@@ -10,7 +10,9 @@ from clefquant.cli.console import Output
 
 def nano(
     context: typer.Context,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that does not exist yet.", show_default=False)],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder that does not exist yet.", show_default=False)
+    ],
 ) -> None:
     """Write the bundled trained nano Clef as an ordinary release folder.
 

@@ -36,9 +36,8 @@ def quantize(
     chosen = chosen_layout(release, scheme, layout)
     folder = run(release, chosen, calibration, out, algorithm=algorithm, progress=output)
     ratio = chosen.bytes / release.backbone_bytes
-    output.say(
-        f"{release.backbone_bytes / 1e6:,.1f} MB → {chosen.bytes / 1e6:,.1f} MB ({ratio:.0%}), {chosen.bits_per_weight} bits a weight"
-    )
+    sizes = f"{release.backbone_bytes / 1e6:,.1f} MB → {chosen.bytes / 1e6:,.1f} MB ({ratio:.0%})"
+    output.say(f"{sizes}, {chosen.bits_per_weight} bits a weight")
     output.done(
         {"bytes": chosen.bytes, "source_bytes": release.backbone_bytes, "bits_per_weight": chosen.bits_per_weight},
         wrote={"checkpoint": folder},

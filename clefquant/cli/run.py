@@ -12,7 +12,9 @@ def run(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file; see configs/.", show_default=False)],
     until: Annotated[str, typer.Option(help="The last stage to do.")] = "report",
-    force: Annotated[list[str] | None, typer.Option(help="A stage to do again; repeatable.", show_default=False)] = None,
+    force: Annotated[
+        list[str] | None, typer.Option(help="A stage to do again; repeatable.", show_default=False)
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Do every stage again.")] = False,
 ) -> None:
     """Calibrate, plan, quantize, export, audit and verify; stages done before from the same inputs are kept.
@@ -27,10 +29,12 @@ def run(
         raise InputError(f"there is no stage {until}; stages are {', '.join(STAGES)}.")
     flow = open_flow(config, STAGES if restart else (force or ()), output, output.say)
     flow.run(until)
-    paths = {name: flow.out / name for name in ("release", "report") if name in flow.results}
+    paths: dict[str, Path] = {}
+    if "release" in flow.results:
+        paths["release"] = flow.out / "release"
     if "report" in flow.results:
         _summary(output, flow.results["report"])
-        paths["report"] = paths["report"] / "report.html"
+        paths["report"] = flow.out / "report" / "report.html"
     output.done(
         {"stages": flow.results, "seconds": flow.journal.seconds()},
         wrote=paths,
@@ -49,4 +53,6 @@ def _summary(output: Output, found: dict[str, float]) -> None:
     output.say(f"agreement with BF16  {share(found['agreement'])} of {found['questions']} questions")
     output.say(f"KL(BF16 ‖ release)   {found['kl']:.5f}")
     output.say(f"accuracy             {share(found['accuracy_reference'])} before, {share(found['accuracy'])} after")
-    output.say(f"size                 {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after ({after / before:.0%})\n")
+    output.say(
+        f"size                 {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after ({after / before:.0%})\n"
+    )

@@ -42,7 +42,9 @@ class VerifyConfig(_Section):
 
 
 class RunConfig(_Section):
-    """Everything ``clefquant run`` needs. Exactly one of ``scheme``, ``layout`` and ``plan`` says how units are stored."""
+    """Everything ``clefquant run`` needs. Exactly one of ``scheme``, ``layout`` and ``plan`` says how units are
+    stored.
+    """
 
     model: str = Field(description="Release folder, Hub id, or nano.")
     out: str = Field(description="Folder of the run; every stage writes into a folder of its own below it.")
@@ -88,7 +90,9 @@ def read_config(path: Path) -> RunConfig:
 
 
 def resolve(name: str, config_file: Path) -> Path | str:
-    """A path named in a configuration: beside the file first, then from the working directory; a bundled name stays a name."""
+    """A path named in a configuration: beside the file first, then from the working directory; a bundled name stays
+    a name.
+    """
     for candidate in (config_file.parent / name, Path(name)):
         if candidate.exists():
             return candidate

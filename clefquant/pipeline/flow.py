@@ -99,9 +99,7 @@ class Flow:
 
         def work(target: Path) -> dict[str, Any]:
             calibration = self.out / "calibration"
-            quantize(
-                self.release, layout, calibration, target, algorithm=self.config.algorithm, progress=self.progress
-            )
+            quantize(self.release, layout, calibration, target, algorithm=self.config.algorithm, progress=self.progress)
             if self.config.tables == "int8":
                 shrink_tables(target, progress=self.progress)
             return {"sha256": sha256_file(target / "checkpoint.json"), "bytes": layout.bytes}
@@ -133,7 +131,9 @@ class Flow:
             write_json(target / "findings.json", [finding.to_json() for finding in findings])
             if has_errors(findings):
                 worst = next(finding for finding in findings if finding.severity == "error")
-                raise CheckFailed(f"the release does not pass its audit: {worst.message} All: {target / 'findings.json'}")
+                raise CheckFailed(
+                    f"the release does not pass its audit: {worst.message} All: {target / 'findings.json'}"
+                )
             return {"findings": len(findings)}
 
         return self.journal.stage("audit", {"release": self.results["release"]}, work)

@@ -1,7 +1,7 @@
 """The run's memory: which stage was done from which inputs, how long it took, how much memory it needed.
 
-A stage is skipped when its key (a hash of its parameters and of what it reads) is the one of its last finished run and its
-output is still there. A changed key discards the output of exactly the stages it reaches.
+A stage is skipped when its key (a hash of its parameters and of what it reads) is the one of its last finished run
+and its output is still there. A changed key discards the output of exactly the stages it reaches.
 """
 
 import resource
@@ -33,7 +33,8 @@ class Journal:
     ) -> dict[str, Any]:
         """Do ``work`` into ``out/name`` unless it was done from the same ``inputs``; its result (JSON) is kept.
 
-        ``keeps_partial``: the stage's own folder holds resumable work that survives an interruption (not a changed input).
+        ``keeps_partial``: the stage's own folder holds resumable work that survives an interruption (not a changed
+        input).
         """
         target, key = self.out / name, sha256_json(inputs)
         known = self._stages.get(name)

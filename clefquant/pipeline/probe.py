@@ -10,7 +10,8 @@ from clefquant.verify.simulated import load_simulated
 
 SCHEMA_VERSION = 1
 _RECORDS = 3
-#: Largest difference of a probability that kernels in bfloat16 may make (measured between transformers and vLLM: 0.016).
+#: Largest difference of a probability that kernels in bfloat16 may make (measured between transformers and vLLM:
+#: 0.016).
 TOLERANCE = 0.05
 
 

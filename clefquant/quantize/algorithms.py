@@ -1,7 +1,7 @@
 """How weights are rounded: a visible list of algorithms, each a generator of quantized units in layer order.
 
-``rtn`` rounds to nearest after one calibration pass. ``gptq`` corrects each column's rounding error in the columns after it, by
-the Hessian of the inputs, and lets every layer see what the quantized layers before it really give.
+``rtn`` rounds to nearest after one calibration pass. ``gptq`` corrects each column's rounding error in the columns
+after it, by the Hessian of the inputs, and lets every layer see what the quantized layers before it really give.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ import torch
 from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.hessian import HessianCollector
-from clefquant.quantize.layerwise import Layerwise, LayerStep
+from clefquant.quantize.layerwise import LayerStep, Layerwise
 from clefquant.quantize.model import quantize_from_disk
 from clefquant.quantize.statistics import InputCollector, InputStatistics, check_finite, collect_statistics
 from clefquant.quantize.unit import QuantizedLinear
@@ -24,7 +24,9 @@ from clefquant.release.units import Unit
 
 
 class QuantizedUnit(NamedTuple):
-    """One finished unit: its linears by full name (none for bf16), and what its inputs looked like (none without a set)."""
+    """One finished unit: its linears by full name (none for bf16), and what its inputs looked like (none without a
+    set).
+    """
 
     unit: Unit
     linears: dict[str, QuantizedLinear]
@@ -36,7 +38,8 @@ class Algorithm(Protocol):
 
     def __call__(
         self, release: Release, layout: Layout, encoded: Sequence[Any], progress: Progress = SILENT
-    ) -> Iterator[QuantizedUnit]: ...
+    ) -> Iterator[QuantizedUnit]:
+        """Yield every unit once it is finished, in layer order."""
 
 
 def rtn(
@@ -47,9 +50,7 @@ def rtn(
     yield from to_nearest(release, layout, statistics)
 
 
-def to_nearest(
-    release: Release, layout: Layout, statistics: Mapping[str, InputStatistics]
-) -> Iterator[QuantizedUnit]:
+def to_nearest(release: Release, layout: Layout, statistics: Mapping[str, InputStatistics]) -> Iterator[QuantizedUnit]:
     """Round to nearest with the input statistics of an earlier pass."""
     amax = {name: value.amax for name, value in statistics.items()}
     for unit in release.units:

@@ -104,7 +104,9 @@ def write_checkpoint(
 def _warn_dead_inputs(statistics: Mapping[str, InputStatistics], progress: Progress) -> None:
     """Name linears whose input was always zero: their scale falls back to 1 and says nothing."""
     if dead := [name for name, value in statistics.items() if value.amax == 0]:
-        progress.warn(f"{len(dead)} linears saw only zeros in calibration, first {dead[0]}; their input scale is a guess.")
+        progress.warn(
+            f"{len(dead)} linears saw only zeros in calibration, first {dead[0]}; their input scale is a guess."
+        )
 
 
 def _replaced(release: Release, layout: Layout) -> dict[str, tuple[Linear, Format]]:

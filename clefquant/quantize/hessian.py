@@ -1,7 +1,7 @@
 """GPTQ's second-order information, and its rounding by llm-compressor.
 
-The Hessian of a linear's output error is H = 2 X Xᵀ over its inputs X [I, T]. llm-compressor divides by the number of records;
-we divide by tokens, which only rescales H and leaves the result the same.
+The Hessian of a linear's output error is H = 2 X Xᵀ over its inputs X [I, T]. llm-compressor divides by the number
+of records; we divide by tokens, which only rescales H and leaves the result the same.
 """
 
 from typing import Any
@@ -33,7 +33,8 @@ class HessianCollector:
 def round_by_gptq(leaf: Any, hessian: torch.Tensor) -> None:
     """Round ``leaf.weight`` [O, I] onto its grid by GPTQ, in place; its observer has seen the weight.
 
-    ``leaf``: a Linear that llm-compressor's modifier has prepared. A Hessian that cannot be inverted falls back to nearest.
+    ``leaf``: a Linear that llm-compressor's modifier has prepared. A Hessian that cannot be inverted falls back to
+    nearest.
     """
     from llmcompressor.modifiers.gptq.gptq_quantize import quantize_weight
 

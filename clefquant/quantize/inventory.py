@@ -10,7 +10,8 @@ from clefquant.release.release import Release
 def inventory(release: Release, checkpoint: Path) -> dict[str, Any]:
     """Counts and bytes of kept and quantized tensors of ``checkpoint``; asserts that none of the source is missing.
 
-    Returns ``{"tensors": {"kept", "quantized"}, "bytes": {"source", "checkpoint"}}``; the kept ones are compared byte by byte.
+    Returns ``{"tensors": {"kept", "quantized"}, "bytes": {"source", "checkpoint"}}``; the kept ones are compared
+    byte by byte.
     """
     stored = read_backbone(checkpoint)
     kept = [name for name in release.tensors if name in stored and stored[name].dtype == release.tensors[name].dtype]

@@ -1,8 +1,8 @@
 """Running a calibration set through the decoder one layer at a time, with one layer's weights in memory.
 
-The set's hidden states wait between layers (in RAM up to a limit, then on disk), source weights are read once, and embedding
-rows are read from the mapped file as prompts need them. What a layer computes is what it computes in the whole model: the model's
-own code makes positions and masks and runs each layer.
+The set's hidden states wait between layers (in RAM up to a limit, then on disk), source weights are read once, and
+embedding rows are read from the mapped file as prompts need them. What a layer computes is what it computes in the
+whole model: the model's own code makes positions and masks and runs each layer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,8 @@ class LayerBatch:
 
 @dataclass(frozen=True)
 class LayerStep:
-    """One layer with its weights. ``run``: every batch through it; the last run's outputs are what the next layer reads.
+    """One layer with its weights. ``run``: every batch through it; the last run's outputs are what the next layer
+    reads.
 
     ``running``: the batch that is running, for hooks.
     """
@@ -50,7 +51,9 @@ class LayerStep:
 
 
 class Layerwise:
-    """The decoder of ``release`` over ``encoded`` (the release's ``EncodedRecord``s); ``dtype`` as in ``load_release``."""
+    """The decoder of ``release`` over ``encoded`` (the release's ``EncodedRecord``s); ``dtype`` as in
+    ``load_release``.
+    """
 
     def __init__(
         self,
@@ -81,7 +84,9 @@ class Layerwise:
             for number, layer in enumerate(text.layers):
                 task.note(f"layer {number}")
                 self._fill(layer, f"{LAYER_PREFIX}{number}.")
-                yield LayerStep(number, layer, partial(self._run, number, layer, prepared, states), lambda: self._running)
+                yield LayerStep(
+                    number, layer, partial(self._run, number, layer, prepared, states), lambda: self._running
+                )
                 for batch in prepared:
                     states.put(batch.number, states.get(("next", batch.number), self._device))
                     states.drop(("next", batch.number))
@@ -94,7 +99,9 @@ class Layerwise:
             states.put(("next", batch.number), layer(states.get(batch.number, self._device), **batch.calls[number]))
 
     def _skeleton(self) -> Any:
-        """The backbone on the meta device with real buffers, embedding from the file; the vision tower only when needed."""
+        """The backbone on the meta device with real buffers, embedding from the file; the vision tower only when
+        needed.
+        """
         from accelerate import init_empty_weights
         from transformers import AutoConfig, Qwen3_5ForConditionalGeneration
 
@@ -127,7 +134,10 @@ class Layerwise:
             model = self._backbone.model if batch["media"] else text
             with recording(text) as recorders:
                 model(
-                    input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False, **batch["media"]
+                    input_ids=batch["input_ids"],
+                    attention_mask=batch["attention_mask"],
+                    use_cache=False,
+                    **batch["media"],
                 )
             assert recorders[0].hidden is not None
             states.put(number, recorders[0].hidden)

@@ -25,7 +25,9 @@ def quantize_from_disk(
     input_amax: Mapping[str, float],
     hessians: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, QuantizedLinear]:
-    """Quantize one unit from its source weights; an empty result for ``bf16``. Arguments as in :func:`quantize_unit`."""
+    """Quantize one unit from its source weights; an empty result for ``bf16``. Arguments as in
+    :func:`quantize_unit`.
+    """
     if format_name == BF16.name:
         return {}
     weights = {linear.name: read_weight(release.tensors[f"{linear.name}.weight"]) for linear in unit.linears}

@@ -1,7 +1,8 @@
 """Running a model as if some units were quantized: weights as stored, inputs rounded as the server rounds them.
 
-Works on the loaded model in place: weights are swapped for their dequantized values and each linear rounds its input first,
-by compressed-tensors' own functions. Leaving the block puts the very same weight tensors back, also after a failure.
+Works on the loaded model in place: weights are swapped for their dequantized values and each linear rounds its input
+first, by compressed-tensors' own functions. Leaving the block puts the very same weight tensors back, also after a
+failure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +36,8 @@ def simulated(
 ) -> Iterator[LoadedRelease]:
     """Within the block ``loaded`` answers as a checkpoint that stores ``linears`` would.
 
-    ``linears``: full module name to its quantized form. ``activations=False`` keeps inputs in full precision (weight-only).
+    ``linears``: full module name to its quantized form. ``activations=False`` keeps inputs in full precision
+    (weight-only).
     """
     with ExitStack() as undo:
         for name, quantized in linears.items():

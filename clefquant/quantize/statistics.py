@@ -1,7 +1,7 @@
 """Input statistics of every quantizable linear, from one batched calibration pass without fake quantization.
 
-Padding is left out; tokens counted = tokens encoded. The largest absolute input decides NVFP4's static input scale; the rest
-is for people: dead inputs, headroom on other data, outlier layers.
+Padding is left out; tokens counted = tokens encoded. The largest absolute input decides NVFP4's static input scale;
+the rest is for people: dead inputs, headroom on other data, outlier layers.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ SCHEMA_VERSION = 1
 class InputStatistics:
     """What one linear's input looked like over the calibration set.
 
-    ``amax``: largest absolute value. ``rms``: root mean square. ``dead_channels``: input channels that were never anything
-    but zero. ``tokens``: how many token vectors were seen.
+    ``amax``: largest absolute value. ``rms``: root mean square. ``dead_channels``: input channels that were never
+    anything but zero. ``tokens``: how many token vectors were seen.
     """
 
     amax: float
@@ -73,10 +73,11 @@ def collect_statistics(
     dtype: torch.dtype | None = None,
     progress: Progress = SILENT,
 ) -> dict[str, InputStatistics]:
-    """Run the decoder over ``encoded`` (the release's ``EncodedRecord``s) and describe the input of every quantizable linear.
+    """Run the decoder over ``encoded`` (the release's ``EncodedRecord``s) and describe the input of every
+    quantizable linear.
 
-    One layer's weights are in memory at a time. Linears of one fused group share their input and their figures. Raises
-    InputError on an empty set, or when an input is NaN or infinite.
+    One layer's weights are in memory at a time. Linears of one fused group share their input and their figures.
+    Raises InputError on an empty set, or when an input is NaN or infinite.
     """
     found: dict[str, InputStatistics] = {}
     for step in Layerwise(release, encoded, dtype=dtype, batch_tokens=batch_tokens).steps(progress):

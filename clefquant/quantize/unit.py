@@ -1,8 +1,8 @@
 """Quantizing one unit: source weights in, stored tensors and their dequantized values out.
 
-llm-compressor's ``QuantizationModifier`` does it, on a module that holds the unit's linears alone, so that the bits are those
-of its ``oneshot`` over the whole model while one unit is in memory. The global scale of a static input comes from the
-statistics of a separate calibration pass (:mod:`clefquant.quantize.statistics`).
+llm-compressor's ``QuantizationModifier`` does it, on a module that holds the unit's linears alone, so that the bits
+are those of its ``oneshot`` over the whole model while one unit is in memory. The global scale of a static input
+comes from the statistics of a separate calibration pass (:mod:`clefquant.quantize.statistics`).
 """
 
 from collections.abc import Mapping
@@ -35,9 +35,9 @@ def quantize_unit(
 ) -> dict[str, QuantizedLinear]:
     """Quantize every linear of ``unit``: to nearest, or by GPTQ when ``hessians`` are given.
 
-    ``weights``: full linear name to its source weight [O, I] (bfloat16). ``input_amax``: full linear name to the largest
-    absolute input seen in calibration; read for formats with a static input scale alone. ``hessians``: full linear name to the
-    mean of 2 x xᵀ over its inputs [I, I], float32. The result has the same keys.
+    ``weights``: full linear name to its source weight [O, I] (bfloat16). ``input_amax``: full linear name to the
+    largest absolute input seen in calibration; read for formats with a static input scale alone. ``hessians``: full
+    linear name to the mean of 2 x xᵀ over its inputs [I, I], float32. The result has the same keys.
     """
     from compressed_tensors.compressors import compress_module
     from compressed_tensors.quantization import apply_quantization_config
@@ -81,7 +81,8 @@ def quantize_unit(
 def dequantize(tensors: Mapping[str, torch.Tensor], scheme: Any) -> torch.Tensor:
     """The weight [O, I] that ``tensors`` stand for, by compressed-tensors' own decompressor of ``scheme.format``.
 
-    A bfloat16 scale is widened first: kernels multiply it in float32, so the product is not rounded to bfloat16 here either.
+    A bfloat16 scale is widened first: kernels multiply it in float32, so the product is not rounded to bfloat16 here
+    either.
     """
     from compressed_tensors.compressors import BaseCompressor
 

@@ -21,9 +21,7 @@ W = TypeVar("W", bound=Watcher)
 
 
 @contextmanager
-def watching(
-    step: LayerStep, groups: Sequence[Sequence[Linear]], make: Callable[[], W]
-) -> Iterator[list[W]]:
+def watching(step: LayerStep, groups: Sequence[Sequence[Linear]], make: Callable[[], W]) -> Iterator[list[W]]:
     """Yield one watcher per fused group of the layer; padding is left out."""
     watchers = [make() for _ in groups]
     handles = []

@@ -1,8 +1,8 @@
 """Writing safetensors shards whose tensors arrive one by one, in any order.
 
-Names, dtypes and shapes are known before the first weight is read, so headers are written first and every tensor goes straight
-to its place: a checkpoint needs the memory of one unit. An index that lists the backbone alone is always written, even for
-one shard, because servers otherwise take the joint head's file for backbone weights.
+Names, dtypes and shapes are known before the first weight is read, so headers are written first and every tensor
+goes straight to its place: a checkpoint needs the memory of one unit. An index that lists the backbone alone is
+always written, even for one shard, because servers otherwise take the joint head's file for backbone weights.
 """
 
 import json
@@ -23,8 +23,8 @@ from clefquant.release.release import INDEX_FILE
 DEFAULT_SHARD_BYTES = 5_000_000_000
 _COPY_BLOCK_BYTES = 16 << 20
 TORCH_DTYPES = {
-    torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3", torch.uint8: "U8",
-    torch.int8: "I8", torch.int32: "I32", torch.int64: "I64",
+    torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3",
+    torch.uint8: "U8", torch.int8: "I8", torch.int32: "I32", torch.int64: "I64",
 }  # fmt: skip
 
 

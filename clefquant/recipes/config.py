@@ -65,7 +65,8 @@ def recipe_yaml(release: Release, units: Mapping[str, str], algorithm: str = "rt
 
     # the enum would be written as a Python object that no safe loader reads
     groups = {
-        name: scheme.model_copy(update={"format": scheme.format.value}) for name, scheme in config_groups(release, units).items()
+        name: scheme.model_copy(update={"format": scheme.format.value})
+        for name, scheme in config_groups(release, units).items()
     }
     modifier = {"rtn": QuantizationModifier, "gptq": GPTQModifier}[algorithm]
     text: str = Recipe.from_modifiers(modifier(config_groups=groups, ignore=ignored_linears(release, units))).yaml()

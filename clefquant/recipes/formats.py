@@ -1,8 +1,8 @@
 """The weight formats a unit can have: one visible row each.
 
-``ct_format`` is written explicitly into every config group, because the inferred one changed between compressed-tensors
-releases. How each runs on a GPU is read in vLLM 0.32's compressed-tensors schemes; ``clefquant doctor`` says what the GPU at
-hand does with them.
+``ct_format`` is written explicitly into every config group, because the inferred one changed between
+compressed-tensors releases. How each runs on a GPU is read in vLLM 0.32's compressed-tensors schemes; ``clefquant
+doctor`` says what the GPU at hand does with them.
 """
 
 import math
@@ -31,10 +31,11 @@ _PACKING: dict[Element, tuple[str, str, int]] = {
 class Format:
     """One way to store a Linear and to quantize its input.
 
-    ``preset``: llm-compressor's name of the scheme. ``element``: of a weight. ``scale_dtype``: of a scale, in safetensors'
-    spelling. ``group``: weights per scale along the input axis; 0 = one scale per output row. ``block``: side of the square
-    that shares a scale instead; 0 = none. ``input``: how the input is rounded ("" = not at all, 16-bit). ``global_scale``: a
-    float32 divisor per fused group, and one for the input if it is rounded. ``served``: on which GPUs it runs how.
+    ``preset``: llm-compressor's name of the scheme. ``element``: of a weight. ``scale_dtype``: of a scale, in
+    safetensors' spelling. ``group``: weights per scale along the input axis; 0 = one scale per output row.
+    ``block``: side of the square that shares a scale instead; 0 = none. ``input``: how the input is rounded ("" =
+    not at all, 16-bit). ``global_scale``: a float32 divisor per fused group, and one for the input if it is rounded.
+    ``served``: on which GPUs it runs how.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """The fused groups llm-compressor does not know: a guarded, version-gated patch of its list.
 
 Servers run ``in_proj_qkv`` and ``in_proj_z`` of a GDN block as one matrix product with one NVFP4 global scale.
-llm-compressor 0.14 shares scales within the groups of ``FUSED_LAYER_NAMES``, which lacks that pair: quantized apart, the
-member with the larger values shrinks in the server and answers change without an error.
+llm-compressor 0.14 shares scales within the groups of ``FUSED_LAYER_NAMES``, which lacks that pair: quantized apart,
+the member with the larger values shrinks in the server and answers change without an error.
 """
 
 import importlib.metadata
@@ -19,7 +19,8 @@ _SUPPORTED = "0.14."
 def fused_gdn_inputs() -> Iterator[None]:
     """Within the block llm-compressor shares one weight global scale between ``in_proj_qkv`` and ``in_proj_z``.
 
-    The list is put back afterwards. Raises PrerequisiteError when this llm-compressor is not one the patch was tested with.
+    The list is put back afterwards. Raises PrerequisiteError when this llm-compressor is not one the patch was
+    tested with.
     """
     from llmcompressor.observers import helpers
 

@@ -19,8 +19,8 @@ class Layout(BaseModel):
     """A format for every unit of a model.
 
     ``bytes``: of all backbone tensors as they will be stored (tables, vision tower and norms included).
-    ``bits_per_weight``: stored bits of the quantizable matrices over their number of weights.
-    ``budget``: what was asked for, as the user wrote it. ``measured``: figures of the joint layout, when it was measured.
+    ``bits_per_weight``: stored bits of the quantizable matrices over their number of weights. ``budget``: what was
+    asked for, as the user wrote it. ``measured``: figures of the joint layout, when it was measured.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

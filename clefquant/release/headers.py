@@ -41,7 +41,9 @@ class TensorInfo:
 
 
 def read_header(file: Path) -> dict[str, TensorInfo]:
-    """Tensors of one safetensors file with absolute byte offsets. InputError when the file is cut, a pointer or no such file."""
+    """Tensors of one safetensors file with absolute byte offsets. InputError when the file is cut, a pointer or no
+    such file.
+    """
     try:
         size = file.stat().st_size
         with file.open("rb") as handle:
@@ -69,7 +71,9 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
 
 
 def read_backbone(folder: Path) -> dict[str, TensorInfo]:
-    """Every backbone tensor of a release: of the index's shards, or of each weight file but the head when there is none."""
+    """Every backbone tensor of a release: of the index's shards, or of each weight file but the head when there is
+    none.
+    """
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:

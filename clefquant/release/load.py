@@ -34,7 +34,9 @@ class LoadedRelease:
         return self.model.language_model.model.language_model
 
     def module(self, name: str) -> torch.nn.Module:
-        """The backbone module of a tensor's name without its last part (``model.language_model.layers.0.mlp.up_proj``)."""
+        """The backbone module of a tensor's name without its last part
+        (``model.language_model.layers.0.mlp.up_proj``).
+        """
         return self.model.language_model.get_submodule(name)  # type: ignore[no-any-return]
 
 
@@ -58,9 +60,11 @@ def load_release(
 
 
 def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices grouped by similar length so that a padded batch holds at most ``batch_tokens`` tokens (or one record).
+    """Indices grouped by similar length so that a padded batch holds at most ``batch_tokens`` tokens (or one
+    record).
 
-    The grouping depends on the lengths alone, longest first, so that it is the same in every run and memory is met early.
+    The grouping depends on the lengths alone, longest first, so that it is the same in every run and memory is met
+    early.
     """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     current: list[int] = []

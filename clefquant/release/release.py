@@ -27,8 +27,8 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 class Release:
     """A Clef release on disk.
 
-    ``reference``: what the user wrote (``nano``, a folder, a Hub id). ``tensors``: every backbone tensor with its shard,
-    dtype and shape, in file order; the joint head is not among them.
+    ``reference``: what the user wrote (``nano``, a folder, a Hub id). ``tensors``: every backbone tensor with its
+    shard, dtype and shape, in file order; the joint head is not among them.
     """
 
     reference: str
@@ -77,7 +77,9 @@ class Release:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over the content of everything that decides an answer: weights, head, configuration, code, tokenizer."""
+        """sha256 over the content of everything that decides an answer: weights, head, configuration, code,
+        tokenizer.
+        """
         names = ("config.json", CODE_FILE, HEAD_FILE, HEAD_CONFIG_FILE, "tokenizer.json")
         files = [self.path / name for name in names if (self.path / name).is_file()]
         return sha256_json({file.name: sha256_file(file) for file in [*files, *self.shards]})
@@ -130,7 +132,7 @@ def _download(hub_id: str) -> Path:
         return Path(snapshot_download(hub_id))
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise InputError(
-            f"there is no folder {hub_id} here and no model {hub_id} on the Hub (or it is private and no token is set). "
+            f"there is no folder {hub_id} here and no such model on the Hub (or it is private and no token is set). "
             "Check the spelling, or log in with `hf auth login`."
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:

@@ -27,7 +27,9 @@ class States:
         """Nothing is allocated before the first tensor arrives."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Forget every tensor."""
         self._memory.clear()
         if self._temporary is not None:

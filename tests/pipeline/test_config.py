@@ -26,7 +26,10 @@ def test_shipped_configurations_are_valid(path):
     ("text", "message"),
     [
         (GOOD + "colour: red\n", r"c.yaml:6: colour: Extra inputs"),
-        (GOOD.replace("{mixture: nano}", "{seed: one, mixture: nano}"), r"c.yaml:3: calibration.seed: Input should be a valid integer"),
+        (
+            GOOD.replace("{mixture: nano}", "{seed: one, mixture: nano}"),
+            r"c.yaml:3: calibration.seed: Input should be a valid integer",
+        ),
         (GOOD.replace("model: nano\n", ""), r"c.yaml:1: model: Field required"),
         (GOOD.replace("scheme: fp8\n", ""), "give exactly one of scheme, layout and plan; found none"),
         (GOOD + "layout: x.json\n", "found scheme, layout"),

@@ -30,7 +30,10 @@ def test_gptq_loses_less_of_a_layers_output(tiny, tiny_loaded, encoded, scheme):
 def test_gptq_keeps_to_the_grid_of_its_scales(tiny, encoded):
     """Stored and dequantized weights agree: packing rounds nothing a second time."""
     for result in gptq(tiny, uniform_layout(tiny, "nvfp4"), encoded):
-        shared = {group[0].name: {float(result.linears[m.name].tensors["weight_global_scale"]) for m in group} for group in result.unit.groups}
+        shared = {
+            group[0].name: {float(result.linears[m.name].tensors["weight_global_scale"]) for m in group}
+            for group in result.unit.groups
+        }
         assert all(len(values) == 1 for values in shared.values())
         assert result.statistics.keys() == result.linears.keys()
 

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.quantize import algorithms
 from clefquant.quantize import checkpoint as module
-from clefquant.quantize.calibrated import quantize
 from clefquant.quantize.algorithms import to_nearest
+from clefquant.quantize.calibrated import quantize
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.statistics import collect_statistics
 from clefquant.recipes.layout import uniform_layout
@@ -26,7 +26,12 @@ def statistics(tiny_loaded, encoded):
 
 @pytest.fixture(scope="module")
 def nvfp4(tiny, statistics, tmp_path_factory):
-    return write_checkpoint(tiny, uniform_layout(tiny, "nvfp4"), to_nearest(tiny, uniform_layout(tiny, "nvfp4"), statistics), tmp_path_factory.mktemp("ck") / "nvfp4")
+    return write_checkpoint(
+        tiny,
+        uniform_layout(tiny, "nvfp4"),
+        to_nearest(tiny, uniform_layout(tiny, "nvfp4"), statistics),
+        tmp_path_factory.mktemp("ck") / "nvfp4",
+    )
 
 
 def test_groups_share_a_bit_equal_global_scale(nvfp4):
@@ -62,7 +67,13 @@ def test_index_lists_the_backbone_alone(nvfp4):
 
 
 def test_several_shards_hold_the_same_tensors(tiny, statistics, nvfp4, folder):
-    write_checkpoint(tiny, uniform_layout(tiny, "nvfp4"), to_nearest(tiny, uniform_layout(tiny, "nvfp4"), statistics), folder, max_shard_bytes=50_000)
+    write_checkpoint(
+        tiny,
+        uniform_layout(tiny, "nvfp4"),
+        to_nearest(tiny, uniform_layout(tiny, "nvfp4"), statistics),
+        folder,
+        max_shard_bytes=50_000,
+    )
     one, many = read_backbone(nvfp4), read_backbone(folder)
     assert len({info.file for info in many.values()}) > 2
     assert {name: info.read() for name, info in one.items()} == {name: info.read() for name, info in many.items()}
@@ -102,5 +113,7 @@ def test_failure_in_the_middle_leaves_nothing(tiny, folder, monkeypatch, failure
 
 
 def test_repeats_byte_for_byte(tiny, statistics, nvfp4, folder):
-    write_checkpoint(tiny, uniform_layout(tiny, "nvfp4"), to_nearest(tiny, uniform_layout(tiny, "nvfp4"), statistics), folder)
+    write_checkpoint(
+        tiny, uniform_layout(tiny, "nvfp4"), to_nearest(tiny, uniform_layout(tiny, "nvfp4"), statistics), folder
+    )
     assert (folder / "model.safetensors").read_bytes() == (nvfp4 / "model.safetensors").read_bytes()

@@ -13,7 +13,8 @@ def whole(tiny_loaded, encoded):
     outputs: dict[int, list[torch.Tensor]] = {}
     layers = tiny_loaded.text_model.layers
     handles = [
-        layer.register_forward_hook(lambda _, __, out, n=n: outputs.setdefault(n, []).append(out)) for n, layer in enumerate(layers)
+        layer.register_forward_hook(lambda _, __, out, n=n: outputs.setdefault(n, []).append(out))
+        for n, layer in enumerate(layers)
     ]
     list(option_logits(tiny_loaded, encoded))
     for handle in handles:

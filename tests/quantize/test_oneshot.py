@@ -22,7 +22,9 @@ MIXTURES = {
 
 
 def _oneshot(release, units, encoded, out, monkeypatch):
-    """The whole model in bfloat16 through llm-compressor, with the GDN pair added and its rewriting of norms left out."""
+    """The whole model in bfloat16 through llm-compressor, with the GDN pair added and its rewriting of norms left
+    out.
+    """
     from importlib import import_module
 
     from llmcompressor import oneshot
@@ -55,7 +57,10 @@ def test_bits_equal_oneshot(tiny, encoded, formats, tmp_path, monkeypatch):
     encoded = encoded[:2]  # bfloat16 is slow on a CPU
     statistics = collect_statistics(tiny, encoded, dtype=torch.bfloat16)
     ours = load_file(
-        write_checkpoint(tiny, make_layout(tiny, units), to_nearest(tiny, make_layout(tiny, units), statistics), tmp_path / "ours") / "model.safetensors"
+        write_checkpoint(
+            tiny, make_layout(tiny, units), to_nearest(tiny, make_layout(tiny, units), statistics), tmp_path / "ours"
+        )
+        / "model.safetensors"
     )
     theirs = _oneshot(tiny, units, encoded, tmp_path / "theirs", monkeypatch)
     assert ours.keys() == theirs.keys()

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from clefquant.quantize.writer import TORCH_DTYPES
 from clefquant.quantize.unit import dequantize, quantize_unit
+from clefquant.quantize.writer import TORCH_DTYPES
 from clefquant.recipes.config import scheme_of
 from clefquant.recipes.formats import FORMATS, find_format
 from clefquant.release.units import Linear, Unit
@@ -12,7 +12,10 @@ from clefquant.release.units import Linear, Unit
 PREFIX = "model.language_model.layers.0.linear_attn"
 GDN = Unit(
     "layers.0.linear_attn", 0, "gdn",
-    ((Linear(f"{PREFIX}.in_proj_qkv", 64, 128), Linear(f"{PREFIX}.in_proj_z", 32, 128)), (Linear(f"{PREFIX}.out_proj", 160, 256),)),
+    (
+        (Linear(f"{PREFIX}.in_proj_qkv", 64, 128), Linear(f"{PREFIX}.in_proj_z", 32, 128)),
+        (Linear(f"{PREFIX}.out_proj", 160, 256),),
+    ),
 )  # fmt: skip
 
 
