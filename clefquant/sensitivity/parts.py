@@ -10,7 +10,6 @@ from clefquant.errors import InputError
 
 #: Shares of the records: scoring, choosing; the rest is for the honest figure.
 SHARES = (0.5, 0.25)
-_FEWEST_GROUPS = 3
 
 
 class Parts(NamedTuple):
@@ -23,35 +22,40 @@ class Parts(NamedTuple):
 
 
 def split_evaluation(records: Sequence[StoredRecord], seed: int = 0) -> Parts:
-    """Split within every source, whole groups at a time, by a hash of the group's name: the same for any order of the
-    records.
+    """Split every source and group in these shares, records that share content staying together.
 
-    Raises InputError when there are fewer than three groups.
+    The order within a source is that of a hash, so the split does not depend on the order of the records. Raises
+    InputError when there are fewer than three records of different content.
     """
     if not records:
         raise InputError("the evaluation set has no records; build one with `clefquant calibrate --split evaluation`.")
-    sources: dict[str, dict[str, list[StoredRecord]]] = {}
-    for record in records:
-        sources.setdefault(record.source, {}).setdefault(record.group or record.record_id, []).append(record)
-    groups = [
-        (source, name, members)
-        for source, found in sorted(sources.items())
-        for name, members in sorted(found.items(), key=lambda item: _hash(seed, source, item[0]))
-    ]
-    if len(groups) < _FEWEST_GROUPS:
+    blocks = sorted(_blocks(records), key=lambda block: (block[0].source, block[0].group, _hash(seed, block[0])))
+    if len(blocks) < len(Parts._fields):
         raise InputError(
-            f"the evaluation set has {len(groups)} independent groups of records; scoring, choosing and the final "
-            f"figure need one each, at least {_FEWEST_GROUPS}. Build a larger set."
+            f"the evaluation set has {len(blocks)} records of different content; scoring, choosing and the final "
+            f"figure need one each, at least {len(Parts._fields)}. Build a larger set."
         )
     parts = Parts([], [], [])
-    # dealt in turn across sources, so that small sources reach every part and the shares hold for the whole set
-    targets = (SHARES[0], SHARES[1], 1 - sum(SHARES))
-    for _, _, members in groups:
+    targets = (*SHARES, 1 - sum(SHARES))
+    for block in blocks:
+        # to the part that lacks most so far: dealt in turn, every source reaches every part
         lacking = [share - len(part) / len(records) for share, part in zip(targets, parts, strict=True)]
-        parts[lacking.index(max(lacking))].extend(members)
-    assert all(parts), "each part lacks most in turn"
+        parts[lacking.index(max(lacking))].extend(block)
     return parts
 
 
-def _hash(seed: int, source: str, group: str) -> str:
-    return hashlib.sha256(f"{seed}\x1f{source}\x1f{group}".encode()).hexdigest()
+def _blocks(records: Sequence[StoredRecord]) -> list[list[StoredRecord]]:
+    """Records joined by shared content, each block sorted by record id."""
+    owner: dict[str, int] = {}
+    blocks: dict[int, list[StoredRecord]] = {}
+    for number, record in enumerate(records):
+        joined = {owner[key] for key in record.content if key in owner}
+        home = min(joined, default=number)
+        members = [member for block in sorted(joined) for member in blocks.pop(block)]
+        blocks[home] = [*members, record]
+        owner.update({key: home for member in blocks[home] for key in member.content})
+    return [sorted(block, key=lambda record: record.record_id) for block in blocks.values()]
+
+
+def _hash(seed: int, record: StoredRecord) -> str:
+    return hashlib.sha256(f"{seed}\x1f{record.source}\x1f{record.record_id}".encode()).hexdigest()

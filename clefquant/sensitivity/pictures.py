@@ -47,13 +47,15 @@ def _heat_map(table: SensitivityTable) -> Any:
     """log10 of KL: one panel per kind of unit, layers down, formats across; a failed probe is crossed out."""
     from matplotlib.colors import Normalize
 
-    layers = sorted({unit.layer for unit in table.units})
+    layers_of = {kind: sorted({u.layer for u in table.units if u.kind == kind}) for kind, _ in _KINDS}
+    tallest = max(map(len, layers_of.values()))
     values = [np.log10(max(e.kl, 1e-12)) for e in table.entries if not e.failed_logits]
     norm = Normalize(min(values, default=-6), max(values, default=0))
-    figure, axes = _new(2.4 + 0.9 * len(table.formats) * len(_KINDS), 1.8 + 0.28 * len(layers), len(_KINDS))
+    figure, axes = _new(2.4 + 0.9 * len(table.formats) * len(_KINDS), 1.8 + 0.28 * tallest, len(_KINDS))
     image = None
     for axis, (kind, title) in zip(axes, _KINDS, strict=True):
-        grid = np.full((len(layers), len(table.formats)), np.nan)
+        layers = layers_of[kind]
+        grid = np.full((max(len(layers), 1), len(table.formats)), np.nan)
         for unit in (unit for unit in table.units if unit.kind == kind):
             for column, name in enumerate(table.formats):
                 entry, row = table.entry(unit.name, name), layers.index(unit.layer)
@@ -62,7 +64,7 @@ def _heat_map(table: SensitivityTable) -> Any:
                 elif entry is not None:
                     grid[row, column] = np.log10(max(entry.kl, 1e-12))
                     shade = "white" if norm(grid[row, column]) < 0.6 else "black"
-                    if len(layers) <= 40:
+                    if tallest <= 40:
                         axis.text(
                             column,
                             row,
@@ -168,6 +170,14 @@ def _frontier(table: SensitivityTable, selection: Selection) -> Any:
             ms=14,
             label="chosen, measured on the held-out part",
         )
+    # the part around the choice: the far end of a frontier is decades below anything measured
+    shown = [c.figures["kl"].value for c in done] + [c.predicted_kl for c in done]
+    low = min((value for value in shown if value > 0), default=1e-9)
+    high = max([*(loss for _, loss in positive), *shown], default=1.0)
+    right = max([size for size, loss in positive if loss > low / 100] + [c.total_bytes / 1e6 for c in done])
+    left = min(size / 1e6 for size in sizes)
+    axis.set_xlim(left - 0.03 * (right - left), right + 0.03 * (right - left))
+    axis.set_ylim(low / 100, 3 * high)
     axis.set(
         yscale="log", xlabel="MB of the release's weights, joint head included", ylabel="KL in nats (± standard error)"
     )

@@ -26,23 +26,36 @@ def unit_bytes(table, units: dict[str, str]) -> int:
     return sum(unit.bytes[units[unit.name]] for unit in table.units)
 
 
-def test_parts_are_disjoint_and_keep_groups_whole(records):
-    many = [replace(r, record_id=f"{r.record_id}.{i}", group=f"{r.group}.{i}") for i in range(10) for r in records]
+def test_parts_hold_their_shares_of_every_source_and_keep_content_together(records):
+    many = [
+        replace(r, record_id=f"{r.record_id}.{i}", content=(f"{r.record_id}.{i // 2}",))
+        for i in range(10)
+        for r in records
+    ]
     parts = split_evaluation(many)
     assert sorted(r.record_id for part in parts for r in part) == sorted(r.record_id for r in many)
-    assert [len(part) / len(many) for part in parts] == pytest.approx([0.5, 0.25, 0.25], abs=0.05)
-    groups = [{(r.source, r.group) for r in part} for part in parts]
-    assert len(set.union(*groups)) == sum(len(part) for part in groups)
-    assert all({r.source for r in part} == {"even", "odd"} for part in parts)
-    assert [[r.record_id for r in part] for part in split_evaluation(many[::-1])] != []
-    assert {r.record_id for r in split_evaluation(many[::-1]).held_out} == {r.record_id for r in parts.held_out}
+    for source in ("even", "odd"):
+        sizes = [sum(r.source == source for r in part) / (len(many) / 2) for part in parts]
+        assert sizes == pytest.approx([0.5, 0.25, 0.25], abs=0.1)
+    contents = [{key for r in part for key in r.content} for part in parts]
+    assert len(set.union(*contents)) == sum(map(len, contents))
+    again = split_evaluation(many[::-1])
+    assert [{r.record_id for r in part} for part in again] == [{r.record_id for r in part} for part in parts]
+
+
+def test_records_chained_by_content_stay_together(records):
+    chain = [
+        replace(r, content=keys) for r, keys in zip(records, (("a",), ("b",), ("a", "b"), ("c",), ("d",)), strict=False)
+    ]
+    parts = split_evaluation(chain)
+    assert any({"r0", "r1", "r2"} <= {r.record_id for r in part} for part in parts)
 
 
 def test_too_small_sets_are_refused(records):
     with pytest.raises(InputError, match="no records"):
         split_evaluation([])
-    with pytest.raises(InputError, match=r"2 independent groups .* at least 3"):
-        split_evaluation([replace(record, group="one", source="s") for record in records[:4]] + [records[7]])
+    with pytest.raises(InputError, match=r"2 records of different content.* at least 3"):
+        split_evaluation([replace(record, content=("same",)) for record in records[:4]] + [records[7]])
 
 
 def test_published_greedy_switches_by_damage_per_parameter(table):

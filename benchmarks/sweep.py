@@ -1,0 +1,84 @@
+"""Time of a sweep against the same probes as full forward evaluations, in one run on one machine.
+
+    python benchmarks/sweep.py --model nano --calibration SET --eval SET [--records 200] [--sample 12]
+
+The full evaluation of a probe is what a user without the sweep would run: quantize the unit, simulate it, all records
+through the release's own forward. ``--sample`` of the probes are timed that way (evenly spread over units and
+formats) and scaled up; 0 times them all. Processor time is printed beside wall time, which other work on the machine
+disturbs.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from clefquant.calibration.stored import open_set
+from clefquant.quantize.model import quantize_from_disk
+from clefquant.quantize.simulate import simulated
+from clefquant.quantize.statistics import collect_statistics
+from clefquant.release.code import release_code
+from clefquant.release.load import load_release, option_logits
+from clefquant.release.release import open_release
+from clefquant.sensitivity.sweep import sweep
+
+
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Wall and processor seconds."""
+    wall, processor = time.monotonic(), time.process_time()
+    work()
+    return time.monotonic() - wall, time.process_time() - processor
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="nano")
+    parser.add_argument("--calibration", type=Path, required=True)
+    parser.add_argument("--eval", type=Path, required=True)
+    parser.add_argument("--formats", default="fp8,nvfp4,mxfp4")
+    parser.add_argument("--records", type=int, default=200)
+    parser.add_argument("--sample", type=int, default=0)
+    options = parser.parse_args()
+
+    release = open_release(options.model)
+    code = release_code(release.path)
+    calibration = [record.encoded for record in open_set(options.calibration, release.path, code)]
+    records = list(open_set(options.eval, release.path, code))[: options.records]
+    amax = {name: found.amax for name, found in collect_statistics(release, calibration).items()}
+    loaded, formats = load_release(release), options.formats.split(",")
+    encoded = [record.encoded for record in records]
+    list(option_logits(loaded, encoded[:4]))  # first calls allocate and compile
+
+    pairs = [(unit, name) for unit in release.units for name in formats]
+    step = max(1, len(pairs) // options.sample) if options.sample else 1
+    chosen = pairs[::step]
+
+    def full() -> None:
+        for unit, name in chosen:
+            with simulated(loaded, quantize_from_disk(release, unit, name, amax)):
+                list(option_logits(loaded, encoded))
+
+    with tempfile.TemporaryDirectory() as folder:
+        swept = timed(lambda: sweep(loaded, amax, records, formats, Path(folder)))
+    whole = [seconds * len(pairs) / len(chosen) for seconds in timed(full)]
+    result = {
+        "model": options.model,
+        "records": len(records),
+        "tokens": sum(record.tokens for record in records),
+        "probes": len(pairs),
+        "full_evaluations_timed": len(chosen),
+        "sweep_wall_s": round(swept[0], 1),
+        "full_wall_s": round(whole[0], 1),
+        "ratio_wall": round(swept[0] / whole[0], 3),
+        "sweep_processor_s": round(swept[1], 1),
+        "full_processor_s": round(whole[1], 1),
+        "ratio_processor": round(swept[1] / whole[1], 3),
+        "bar": 0.6,
+    }
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
