@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from clefquant.calibration.stored import KIND, SCHEMA_VERSION, StoredRecord, to_line
-from clefquant.quantize.checkpoint import write_checkpoint
-from clefquant.quantize.statistics import collect_statistics
+from clefquant.quantize.calibrated import quantize
 from clefquant.recipes.layout import uniform_layout
 from clefquant.release.artefact import sha256_file, write_json
 from clefquant.release.load import LoadedRelease
 from clefquant.release.release import Release, open_release
 from clefquant.verify.join import Asked, Pairs
 
-WORDS = "order late parcel shop error invoice refund login broken fast slow happy angry".split()
+WORDS = ["order", "late", "parcel", "shop", "error", "invoice", "refund", "login", "broken", "fast", "slow", "happy", "angry"]
 
 
 def records(count: int, seed: int = 0) -> list[dict]:
@@ -72,20 +71,22 @@ def quantized(
     tmp_path_factory: pytest.TempPathFactory, tiny: Release, tiny_loaded: LoadedRelease
 ) -> Callable[[str], Release]:
     """The tiny release in a format, written once a session."""
-    encoded = [tiny_loaded.code.encode_record(tiny_loaded.processor.tokenizer, record) for record in records(3, seed=1)]
-    statistics = collect_statistics(tiny_loaded, encoded)
+    calibration = write_set(tmp_path_factory.mktemp("sets") / "calibration", tiny_loaded, records(3, seed=1))
     root = tmp_path_factory.mktemp("quantized")
 
     def make(name: str) -> Release:
         if not (root / name).exists():
-            write_checkpoint(tiny, uniform_layout(tiny, name), statistics, root / name)
+            quantize(tiny, uniform_layout(tiny, name), calibration, root / name)
         return open_release(root / name)
 
     return make
 
 
 def make_pairs(
-    reference: list[list[float]], candidate: list[list[float]], kinds: list[str] | None = None, gold: list[int] | None = None
+    reference: list[list[float]],
+    candidate: list[list[float]],
+    kinds: list[str] | None = None,
+    gold: list[int] | None = None,
 ) -> Pairs:
     """Pairs from logits question by question, one record per question."""
     counts = [len(one) for one in reference]

@@ -46,7 +46,11 @@ def test_limits_on_all_and_on_groups():
 
 def test_bounds_are_the_unfavourable_end():
     gate = GateFile(judge="bound", limits=["agreement >= 98.5 %", "kl <= 0.003", "agreement >= 98 %"])
-    assert [(one["found"], one["passed"]) for one in judge(gate, TABLES)] == [(0.98, False), (0.004, False), (0.98, True)]
+    assert [(one["found"], one["passed"]) for one in judge(gate, TABLES)] == [
+        (0.98, False),
+        (0.004, False),
+        (0.98, True),
+    ]
 
 
 def test_nan_fails_a_mean_that_would_hide_it():
@@ -77,7 +81,12 @@ def test_signs_and_numbers():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("judge: best", "is not a gate file"), ("limit: [a]", "is not a gate file"), ("{}", "sets no limit"), ("[", "is not a gate")],
+    [
+        ("judge: best", "is not a gate file"),
+        ("limit: [a]", "is not a gate file"),
+        ("{}", "sets no limit"),
+        ("[", "is not a gate"),
+    ],
 )
 def test_unreadable_files(tmp_path, text, message):
     (tmp_path / "gate.yaml").write_text(text)

@@ -20,7 +20,9 @@ KEYS = (("r1", "q1"), ("r2", "q1"))
 
 
 def test_options_come_in_request_order_whatever_each_side_sends():
-    pairs = join(asked(*KEYS), [answer(*key) for key in KEYS], [answer(*key, ("z", "a"), (5.0, 6.0)) for key in reversed(KEYS)])
+    pairs = join(
+        asked(*KEYS), [answer(*key) for key in KEYS], [answer(*key, ("z", "a"), (5.0, 6.0)) for key in reversed(KEYS)]
+    )
     assert pairs.reference.tolist() == [2.0, 1.0, 2.0, 1.0]
     assert pairs.candidate.tolist() == [5.0, 6.0, 5.0, 6.0]
     assert pairs.gold.tolist() == [1, 1]

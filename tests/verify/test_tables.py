@@ -15,7 +15,15 @@ def random_pairs(questions=600, records=200, noise=0.5, seed=0):
     starts = np.concatenate([[0], np.cumsum(counts)])
     reference = rng.normal(0, 2, starts[-1])
     asked = [
-        Asked(f"r{n % records}", f"q{n}", ("noul", "choice", "score")[n % 3], "ab"[n % 2], int(rng.integers(50, 5000)), tuple("abcdef"[:count]), None)
+        Asked(
+            f"r{n % records}",
+            f"q{n}",
+            ("noul", "choice", "score")[n % 3],
+            "ab"[n % 2],
+            int(rng.integers(50, 5000)),
+            tuple("abcdef"[:count]),
+            None,
+        )
         for n, count in enumerate(counts)
     ]
     gold = np.array([rng.integers(count) for count in counts])
