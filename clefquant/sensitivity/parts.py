@@ -37,10 +37,12 @@ def split_evaluation(records: Sequence[StoredRecord], seed: int = 0) -> Parts:
         )
     parts = Parts([], [], [])
     targets = (*SHARES, 1 - sum(SHARES))
+    dealt = 0
     for block in blocks:
-        # to the part that lacks most so far: dealt in turn, every source reaches every part
-        lacking = [share - len(part) / len(records) for share, part in zip(targets, parts, strict=True)]
-        parts[lacking.index(max(lacking))].extend(block)
+        dealt += len(block)
+        # to the part furthest behind its share of what is dealt: every source reaches every part
+        behind = [share * dealt - len(part) for share, part in zip(targets, parts, strict=True)]
+        parts[behind.index(max(behind))].extend(block)
     return parts
 
 
