@@ -7,6 +7,7 @@ measured. What the files do not tell (the base model's Hub id, the calibration s
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,13 @@ def _source(source: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "license": "not stated" if licence == "unknown" else licence, "records": source["records"]}
 
 
-def render_card(folder: Path, tensors: dict[str, TensorInfo], figures: Figures | None, repo: str | None) -> str:
+def render_card(
+    folder: Path,
+    tensors: dict[str, TensorInfo],
+    figures: Figures | None,
+    repo: str | None,
+    changes: Sequence[str] = (),
+) -> str:
     """Text of ``README.md`` for the release in ``folder``."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -64,7 +71,7 @@ def render_card(folder: Path, tensors: dict[str, TensorInfo], figures: Figures |
         keep_trailing_newline=True,
     )
     environment.filters["gb"] = lambda count: f"{count / 1e9:.1f} GB" if count >= 5e7 else f"{count / 1e6:.1f} MB"
-    return environment.get_template("card.md.j2").render(_values(folder, tensors, figures, repo))
+    return environment.get_template("card.md.j2").render(**_values(folder, tensors, figures, repo), changes=changes)
 
 
 def _values(folder: Path, tensors: dict[str, TensorInfo], figures: Figures | None, repo: str | None) -> dict[str, Any]:

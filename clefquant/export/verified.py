@@ -8,6 +8,7 @@ had, so that the sums as they were can be formed again: all files but the card m
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,11 @@ def check_report(folder: Path, report: dict[str, Any]) -> None:
         )
 
 
-def complete_card(folder: Path, *, report: Path | None, repo: str | None) -> None:
+def complete_card(folder: Path, *, report: Path | None, repo: str | None, changes: Sequence[str] = ()) -> None:
     """Render the card again with the figures of ``report`` and the repository's name; update the sums.
 
-    Called on a release that ``export`` wrote. Every other file keeps its bytes.
+    Called on a release that ``export`` wrote. Every other file keeps its bytes. ``changes``: against an earlier
+    version.
     """
     before = read_sums(folder)
     record = folder / VERIFIED_FILE
@@ -68,7 +70,7 @@ def complete_card(folder: Path, *, report: Path | None, repo: str | None) -> Non
         value = read_report(report or stored)
         check_report(folder, value)
         figures = report_figures(value)
-    text = render_card(folder, read_backbone(folder), figures, repo)
+    text = render_card(folder, read_backbone(folder), figures, repo, changes)
     unchanged = text == (folder / CARD_FILE).read_text(encoding="utf-8")
     if unchanged and report is None:
         return
