@@ -15,7 +15,7 @@ from clefquant.calibration.report import Against
 from clefquant.calibration.sources.registry import drafts
 from clefquant.calibration.statistics import SourceCounts
 from clefquant.calibration.stored import read_header
-from clefquant.calibration.workers import Workers, default_workers
+from clefquant.calibration.workers import Workers
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.progress import SILENT, Progress, Task
 from clefquant.release.release import Release
@@ -65,7 +65,7 @@ def build_set(
             partial.sources = [_counts(source, asked[source.name]) for source in mixture.sources]
             partial.save()
         with (
-            Workers(encoder, workers or default_workers(total)) as pool,
+            Workers(encoder, workers) as pool,
             progress.task("encoding", total, "records") as task,
         ):
             task.advance(sum(counts.records for counts in partial.sources))

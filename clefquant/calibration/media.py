@@ -81,10 +81,14 @@ def attach_media(stored_set: StoredSet, stored: StoredRecord) -> StoredRecord:
 
 
 def _image(value: Any, base: Path | None) -> tuple[dict[str, Any], Any, dict[str, bytes], str]:
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     data = _bytes(value, base)
-    with Image.open(io.BytesIO(data)) as picture:
+    try:
+        opened = Image.open(io.BytesIO(data))
+    except UnidentifiedImageError as error:
+        raise ValueError(f"its {len(data):,} bytes are no picture that Pillow reads") from error
+    with opened as picture:
         suffix = (picture.format or "bin").lower()
         picture.load()
         try:

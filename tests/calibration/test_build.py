@@ -100,7 +100,7 @@ def test_an_interrupted_build_goes_on(
 ) -> None:
     monkeypatch.setattr(partial, "CHECKPOINT_RECORDS", 10)
     source = [
-        file_source(lines(many(40) + [{"bad": 1}] + many(2)), order="first"),
+        file_source(lines([*many(40), {"bad": 1}, *many(2)]), order="first"),
         {"name": "g", "kind": "generator", "family": "game", "count": 20},
     ]
     whole = hashes(build(*source, out="whole").path)

@@ -53,42 +53,51 @@ def split_files(names: Iterable[str], config: str | None, split: str) -> list[st
             found = [name for name in names if re.fullmatch(pattern, name)]
             if len({name.rsplit("/", 1)[0] for name in found}) == 1:
                 return found
-    return (
-        [name for name in names if re.fullmatch(rf"(.*/)?{wanted}(-\d+-of-\d+)?\.parquet", name)] if not config else []
-    )
+    if config:
+        return []
+    return [name for name in names if re.fullmatch(rf"{wanted}(-\d+-of-\d+)?\.parquet", name)]
 
 
 def _download(source: HubSource) -> Located:
+    import httpx
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
         HfHubHTTPError,
         HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
+        RevisionNotFoundError,
     )
 
     revisions: list[str | None] = [source.revision] if source.revision else [None, CONVERTED]
     listed: list[str] = []
     try:
         for revision in revisions:
-            info = HfApi().dataset_info(source.dataset, revision=revision)
+            try:
+                info = HfApi().dataset_info(source.dataset, revision=revision)
+            except RevisionNotFoundError:
+                if revision == source.revision:
+                    raise
+                continue  # the converter has not been here
             names = [item.rfilename for item in info.siblings or ()]
             listed += names
             if chosen := split_files(names, source.config, source.split):
-                folder = snapshot_download(
-                    source.dataset, repo_type="dataset", revision=info.sha, allow_patterns=chosen
-                )
-                return Located([Path(folder) / name for name in chosen], Path(folder), str(info.sha))
+                # By the name of the revision, not its commit: the cache then knows it without the Hub.
+                kept = snapshot_download(source.dataset, repo_type="dataset", revision=revision, allow_patterns=chosen)
+                return Located([Path(kept) / name for name in chosen], Path(kept), Path(kept).name)
+    except RevisionNotFoundError as error:
+        raise InputError(f"{source.name}: {source.dataset} has no revision {source.revision!r}.") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise InputError(
             f"{source.name}: there is no data set {source.dataset} on the Hub (or no access to it)."
         ) from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except (LocalEntryNotFoundError, HfHubHTTPError, httpx.HTTPError, OSError) as error:
         cached = _cached(source, revisions)
         if cached is not None:
             return cached
         raise PrerequisiteError(
-            f"{source.name}: {source.dataset} is not in the Hub cache and the Hub cannot be reached: {error}. "
+            f"{source.name}: {source.dataset} is not in the Hub cache and the Hub cannot be reached "
+            f"({str(error).rstrip('. ')}). "
             "Download the data set's Parquet files elsewhere and give their folder as path: in the mixture."
         ) from error
     script = any(name.endswith(".py") for name in listed)
@@ -101,19 +110,17 @@ def _download(source: HubSource) -> Located:
 
 
 def _cached(source: HubSource, revisions: list[str | None]) -> Located | None:
-    """The newest snapshot in the local cache that has the split."""
-    from huggingface_hub import snapshot_download
+    """The split in the Hub's local cache. Looked up by hand: the client asks for every file of the data set there."""
+    from huggingface_hub.constants import HF_HUB_CACHE
 
+    kept = Path(HF_HUB_CACHE) / f"datasets--{source.dataset.replace('/', '--')}"
     for revision in revisions:
-        try:
-            folder = Path(
-                snapshot_download(source.dataset, repo_type="dataset", revision=revision, local_files_only=True)
-            )
-        except (OSError, ValueError):
-            continue
+        reference = kept / "refs" / (revision or "main")
+        commit = reference.read_text().strip() if reference.is_file() else str(revision)
+        folder = kept / "snapshots" / commit
         names = [file.relative_to(folder).as_posix() for file in folder.rglob("*.parquet")]
         if chosen := split_files(names, source.config, source.split):
-            return Located([folder / name for name in chosen], folder, folder.name)
+            return Located([folder / name for name in chosen], folder, commit)
     return None
 
 

@@ -31,12 +31,26 @@ def photo() -> bytes:
 
 
 ROWS: dict[str, tuple[list[dict[str, Any]], dict[str, list[str]], pa.Schema | None]] = {
-    "banking77": ([{"text": "Where is my card?", "label": 11}, {"text": "Why was I charged?", "label": 76}], {"label": BANKING}, None),
+    "banking77": (
+        [{"text": "Where is my card?", "label": 11}, {"text": "Why was I charged?", "label": 76}],
+        {"label": BANKING},
+        None,
+    ),
     "clinc150": ([{"text": "set an alarm", "intent": 150}], {"intent": CLINC}, None),
     "arc": (
         [
-            {"id": "Mercury_1", "question": "Which is hot?", "choices": {"text": ["ice", "fire"], "label": ["A", "B"]}, "answerKey": "B"},
-            {"id": "NYS_2", "question": "Which?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answerKey": "1"},
+            {
+                "id": "Mercury_1",
+                "question": "Which is hot?",
+                "choices": {"text": ["ice", "fire"], "label": ["A", "B"]},
+                "answerKey": "B",
+            },
+            {
+                "id": "NYS_2",
+                "question": "Which?",
+                "choices": {"text": ["x", "y"], "label": ["1", "2"]},
+                "answerKey": "1",
+            },
         ],
         {},
         None,
@@ -48,24 +62,55 @@ ROWS: dict[str, tuple[list[dict[str, Any]], dict[str, list[str]], pa.Schema | No
     ),
     "hellaswag": (
         [
-            {"ind": 4, "activity_label": "Cooking", "ctx_a": "A man", "ctx_b": "he", "ctx": "A man stirs. he",
-             "endings": ["a", "b", "c", "d"], "source_id": "x", "split": "train", "split_type": "indomain", "label": "3"},
-            {"ind": 5, "activity_label": "Cooking", "ctx_a": "A man", "ctx_b": "he", "ctx": "A man cuts. he",
-             "endings": ["a", "b", "c", "d"], "source_id": "y", "split": "test", "split_type": "indomain", "label": ""},
+            {
+                "ind": 4,
+                "activity_label": "Cooking",
+                "ctx_a": "A man",
+                "ctx_b": "he",
+                "ctx": "A man stirs. he",
+                "endings": ["a", "b", "c", "d"],
+                "source_id": "x",
+                "split": "train",
+                "split_type": "indomain",
+                "label": "3",
+            },
+            {
+                "ind": 5,
+                "activity_label": "Cooking",
+                "ctx_a": "A man",
+                "ctx_b": "he",
+                "ctx": "A man cuts. he",
+                "endings": ["a", "b", "c", "d"],
+                "source_id": "y",
+                "split": "test",
+                "split_type": "indomain",
+                "label": "",
+            },
         ],
         {},
         None,
     ),
-    "anli": ([{"uid": "u1", "premise": "It rains.", "hypothesis": "It is dry.", "label": 2, "reason": "r"}], {"label": NLI}, None),
+    "anli": (
+        [{"uid": "u1", "premise": "It rains.", "hypothesis": "It is dry.", "label": 2, "reason": "r"}],
+        {"label": NLI},
+        None,
+    ),
     "boolq": ([{"question": "is it wet", "answer": True, "passage": "It rains."}], {}, None),
     "flickr30k": (
-        [{"image": {"bytes": photo(), "path": "1.jpg"}, "caption": ["A dog on grass .", "A brown dog outside .", "Dog"],
-          "sentids": ["0"], "img_id": "7", "filename": "1.jpg"}],
+        [
+            {
+                "image": {"bytes": photo(), "path": "1.jpg"},
+                "caption": ["A dog on grass .", "A brown dog outside .", "Dog"],
+                "sentids": ["0"],
+                "img_id": "7",
+                "filename": "1.jpg",
+            }
+        ],
         {},
         None,
     ),
     "plain_text": ([{"text": "Once upon a time", "meta": {"pile_set_name": "Books"}}], {}, None),
-}  # fmt: skip
+}
 ANSWERS: dict[str, list[dict[str, str]]] = {
     "banking77": [{"intent": "intent_11"}, {"intent": "intent_76"}],
     "clinc150": [{"intent": "oos"}],
@@ -106,7 +151,8 @@ def test_banking77_options(tmp_path: Path) -> None:
     assert all(draft.answers["intent"] in draft.record["questions"]["intent"]["criteria"] for draft in ten)
     rng = random.Random(0)
     row = {"text": "t", "label": 0}
-    drawn = {len(ADAPTERS["banking77"].record(row, {"label": BANKING}, rng, ways=["all", 10]).record["questions"]["intent"]["criteria"]) for _ in range(20)}  # fmt: skip
+    mapped = [ADAPTERS["banking77"].record(row, {"label": BANKING}, rng, ways=["all", 10]) for _ in range(20)]
+    drawn = {len(one.record["questions"]["intent"]["criteria"]) for one in mapped}
     assert drawn == {77, 10}
 
 
