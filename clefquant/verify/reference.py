@@ -19,8 +19,8 @@ from clefquant.progress import Progress
 from clefquant.release.artefact import provenance, sha256_json
 from clefquant.release.load import LoadedRelease, default_device, load_release
 from clefquant.release.release import Release, open_release
-from clefquant.verify.answers import KIND, SCHEMA_VERSION, AnswerFile, read_answers, write_answers
-from clefquant.verify.chunks import Shard, answer_in_chunks, discard
+from clefquant.verify.answers import KIND, SCHEMA_VERSION, Answer, AnswerFile, read_answers, write_answers
+from clefquant.verify.chunks import Shard, Unfinished, answer_in_chunks, discard
 
 NOISE_RECORDS = 64
 OTHER_BATCHING, ONE_AT_A_TIME = "logits_other_batching", "logits_one_at_a_time"
@@ -95,13 +95,18 @@ def reference_answers(
         (OTHER_BATCHING, sample, max(1, batch_tokens // 4), "BF16, other batching"),
         (ONE_AT_A_TIME, sample, 1, "BF16, one at a time"),
     )
-    found = {
-        name: answer_in_chunks(
-            work / name, chosen, opener, tokens, head={"part_of": key}, title=title, shard=shard, progress=progress
-        )
-        for name, chosen, tokens, title in passes
-    }
+    found: dict[str, list[Answer]] = {}
+    waiting: Unfinished | None = None
+    for name, chosen, tokens, title in passes:
+        try:
+            found[name] = answer_in_chunks(
+                work / name, chosen, opener, tokens, head={"part_of": key}, title=title, shard=shard, progress=progress
+            )
+        except Unfinished as error:  # this worker's share of the other passes can still be done
+            waiting = error
     loaded.clear()
+    if waiting is not None:
+        raise waiting
     answers = found.pop("logits")
     write_answers(path, answers, head, found)
     discard(work)

@@ -11,6 +11,7 @@ from clefquant.release.artefact import write_json, write_text
 from clefquant.release.code import release_code
 from clefquant.release.release import Release, open_release
 from clefquant.verify.backends import SIMULATE, candidate_answers, check_backend
+from clefquant.verify.chunks import Unfinished
 from clefquant.verify.frontier import read_frontier
 from clefquant.verify.gates import read_gate
 from clefquant.verify.html import html
@@ -61,15 +62,22 @@ def verify(
     _check_records(records)
     _prepare(out, opened, chosen.restart)
     prints = {name: stored.fingerprint for name, stored in evaluation.items()}
-    reference, reference_path = reference_answers(
-        str(against), records, prints, out,
-        device=chosen.device, batch_tokens=chosen.batch_tokens, seed=chosen.seed, shard=chosen.shard, progress=progress,
-    )  # fmt: skip
+    waiting: Unfinished | None = None
+    try:
+        reference, reference_path = reference_answers(
+            str(against), records, prints, out,
+            device=chosen.device, batch_tokens=chosen.batch_tokens, seed=chosen.seed, shard=chosen.shard,
+            progress=progress,
+        )  # fmt: skip
+    except Unfinished as error:  # this worker's share of the candidate can still be done
+        waiting = error
     candidate = candidate_answers(
         backend, opened, records, prints, out,
         device=chosen.device, batch_tokens=chosen.batch_tokens, python=chosen.python, shard=chosen.shard,
         progress=progress,
     )  # fmt: skip
+    if waiting is not None:
+        raise waiting
     value, pairs, measures = make_report(
         opened, reference, candidate, evaluation, records, limits, frontier, chosen.seed
     )

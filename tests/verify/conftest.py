@@ -15,7 +15,7 @@ from clefquant.release.load import LoadedRelease
 from clefquant.release.release import Release, open_release
 from clefquant.verify.join import Asked, Pairs
 
-WORDS = ["order", "late", "parcel", "shop", "error", "invoice", "refund", "login", "broken", "fast", "slow", "happy", "angry"]
+WORDS = ["order", "late", "parcel", "shop", "error", "invoice", "refund", "login", "broken", "slow", "happy", "angry"]
 
 
 def records(count: int, seed: int = 0) -> list[dict]:

@@ -1,4 +1,4 @@
-"""A quantized folder in memory: equal to transformers' own loading, to the sweep's simulation, and to the source when BF16."""
+"""A quantized folder in memory: equal to transformers' own loading, and to the source when nothing is quantized."""
 
 import json
 import shutil
