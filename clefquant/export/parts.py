@@ -44,3 +44,21 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs)
+
+
+_MARKS = {"bf16": "·", "fp8": "8", "mxfp8": "8", "int8": "8", "nvfp4": "4", "mxfp4": "x"}
+_LEGEND = "· BF16   8 eight bits   4 NVFP4   x MXFP4   ? other"
+
+
+def picture(units: Mapping[str, str]) -> list[str]:
+    """One character per unit, layers from left to right: a row of attention blocks of either kind, a row of MLPs."""
+    layers = sorted({int(name.split(".")[1]) for name in units})
+    if not layers:
+        return []
+    rows = {"attention": ("linear_attn", "self_attn"), "mlp": ("mlp",)}
+    ruler = "".join(str(layer // 10 % 10) if layer % 10 == 0 else " " for layer in layers)
+    lines = [f"{'layer x10':10} {ruler.rstrip()}"]
+    for title, blocks in rows.items():
+        found = [next((units[n] for b in blocks if (n := f"layers.{layer}.{b}") in units), "") for layer in layers]
+        lines.append(f"{title:10} {''.join(_MARKS.get(fmt, '?' if fmt else ' ') for fmt in found)}")
+    return [*lines, f"{'':10} {_LEGEND}"]
