@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from clefquant.release.artefact import canonical_json
 from clefquant.verify import words
 from clefquant.verify.plots import charts
 
@@ -31,6 +32,7 @@ def _environment() -> Any:
         "points": _points,
         "size": size,
         "sort_value": _sort_value,
+        "plain": _plain,
     }
     return environment
 
@@ -73,3 +75,8 @@ def _sort_value(figure: Any) -> str:
     """What a column is sorted by; undefined figures last."""
     value = figure["value"] if isinstance(figure, Mapping) else figure
     return "" if value is None else repr(float(value))
+
+
+def _plain(value: Any) -> str:
+    """Text as it is, any other JSON value compact."""
+    return value if isinstance(value, str) else canonical_json(value)
