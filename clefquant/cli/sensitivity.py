@@ -39,6 +39,10 @@ def sensitivity(
     cache_bytes: Annotated[
         str, typer.Option("--cache-bytes", help="Hidden states kept in memory; beyond it on disk.")
     ] = "4GiB",
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", help="Spread probes over Ray: auto, or a cluster's address.", show_default=False),
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Discard finished probes in --out.")] = False,
 ) -> None:
     """Score every unit in every format by the decisions it moves, then choose and measure a layout.
@@ -64,6 +68,7 @@ def sensitivity(
         candidates=candidates,
         batch_tokens=batch_tokens,
         cache_bytes=parse_bytes(cache_bytes, "--cache-bytes"),
+        ray_address=ray,
         restart=restart,
         progress=output,
     )

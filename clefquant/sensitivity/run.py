@@ -21,6 +21,7 @@ from clefquant.sensitivity.plan import NO_CONSTRAINTS, Constraints, check_within
 from clefquant.sensitivity.select import DEFAULT_CANDIDATES, select
 from clefquant.sensitivity.selection import Selection
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, check_disjoint
+from clefquant.sensitivity.spread import RayRunner, connect
 from clefquant.sensitivity.states import DEFAULT_CACHE_BYTES
 from clefquant.sensitivity.store import ProbeStore
 from clefquant.sensitivity.sweep import CSV_FILE, STORE_FILE, TABLE_FILE, checked_formats, sweep, unit_infos
@@ -52,16 +53,20 @@ def run_sensitivity(
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
     shard_tokens: int = DEFAULT_SHARD_TOKENS,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ray_address: str | None = None,
     restart: bool = False,
     progress: Progress = SILENT,
 ) -> Outcome:
     """Sweep on one part of ``evaluation``, choose a layout within ``budget`` on a second, measure it on a third.
 
     ``calibration`` and ``evaluation`` are stored sets of this release. ``out`` may hold an interrupted run, which is
-    continued unless ``restart``. Everything that can be refused is refused before the first slow step.
+    continued unless ``restart``. ``ray_address``: spread the probes over a Ray cluster (``auto`` for one on this
+    machine). Everything that can be refused is refused before the first slow step.
     """
     names = checked_formats(release, formats)
     check_request(release, names, budget, constraints)
+    if ray_address:
+        connect(ray_address)
     code = release_code(release.path)
     stored = [open_set(path, release.path, code) for path in (calibration, evaluation)]
     records = list(stored[1])
@@ -83,6 +88,7 @@ def run_sensitivity(
         batch_tokens=batch_tokens,
         shard_tokens=shard_tokens,
         cache_bytes=cache_bytes,
+        runner=RayRunner(loaded, ray_address, cache_bytes) if ray_address else None,
         progress=progress,
     )
     with ProbeStore(out / STORE_FILE) as store:

@@ -2,7 +2,7 @@
 model."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -23,29 +23,81 @@ from clefquant.sensitivity.store import Probe
 
 
 @dataclass
-class _Walk:
-    """Where a walk is: prepared batches per shard, and their states at the layer it has reached."""
+class Walk:
+    """The states of a model's batches at the layer it has reached; it goes down the layers and never back.
+
+    Use within ``states``. :meth:`enter` every shard before the first :meth:`probe`.
+    """
 
     loaded: LoadedRelease
     shards: Sequence[Shard]
     states: States
     batches: dict[int, list[PreparedBatch]] = field(default_factory=dict)
+    halves: int = 0
 
-    def each(self, shard: int) -> Iterator[tuple[int, PreparedBatch, torch.Tensor]]:
-        for number, batch in enumerate(self.batches[shard]):
-            yield number, batch, self.states.get((shard, number), self.loaded.device)
-
+    @torch.inference_mode()
     def enter(self, shard: int) -> None:
+        """Prepare a shard's batches at layer 0."""
         self.batches[shard] = []
         for number, (batch, hidden) in enumerate(prepare(self.loaded, self.shards[shard])):
             self.batches[shard].append(batch)
             self.states.put((shard, number), hidden)
 
-    def step(self, run: Callable[[PreparedBatch, torch.Tensor], torch.Tensor]) -> None:
+    @torch.inference_mode()
+    def probe(self, unit: Unit, items: Sequence[Work], input_amax: Mapping[str, float]) -> Iterator[Probe]:
+        """Go to ``unit`` and probe it in every format and shard of ``items``.
+
+        Every weight that is changed is put back before a probe is yielded, also when it fails.
+        """
+        while self.halves < _place(unit):
+            self._step()
+        release = self.loaded.release
+        weights = {linear.name: read_weight(release.tensors[f"{linear.name}.weight"]) for linear in unit.linears}
+        for name, of_format in groupby(items, key=lambda item: item.format):
+            quantized = quantize_unit(unit, weights, find_format(name), input_amax)
+            for item in of_format:
+                start, shard = time.monotonic(), self.shards[item.shard]
+                with simulated(self.loaded, quantized):
+                    parts = [(batch, _continue(self.loaded, unit, batch, x)) for _, batch, x in self._each(item.shard)]
+                logits = in_record_order(shard, parts)
+                yield make_probe(item.key, unit.name, name, shard, time.monotonic() - start, logits)
+
+    def _each(self, shard: int) -> Iterator[tuple[int, PreparedBatch, torch.Tensor]]:
+        for number, batch in enumerate(self.batches[shard]):
+            yield number, batch, self.states.get((shard, number), self.loaded.device)
+
+    def _step(self) -> None:
         """Move every state half a layer on."""
+        layer, in_mlp = divmod(self.halves, 2)
         for shard in self.batches:
-            for number, batch, hidden in self.each(shard):
-                self.states.put((shard, number), run(batch, hidden))
+            for number, batch, x in self._each(shard):
+                moved = run_mlp(self.loaded, x, layer) if in_mlp else run_mixer(self.loaded, batch, x, layer)
+                self.states.put((shard, number), moved)
+        self.halves += 1
+
+
+def by_unit(work: Sequence[Work]) -> list[tuple[Unit, list[Work]]]:
+    """Work grouped by unit, in the order a walk meets them."""
+    ordered = sorted(work, key=lambda item: _place(item.unit))
+    return [(unit, list(items)) for unit, items in groupby(ordered, key=lambda item: item.unit)]
+
+
+def probes(
+    loaded: LoadedRelease,
+    shards: Sequence[Shard],
+    work: Sequence[Work],
+    input_amax: Mapping[str, float],
+    *,
+    cache_bytes: int,
+    spill_folder: Path | None = None,
+) -> Iterator[Probe]:
+    """Do ``work`` and yield each probe as it is finished, layer by layer, all formats of a unit in one visit."""
+    with States(cache_bytes, spill_folder) as states:
+        walk = Walk(loaded, shards, states)
+        for shard in sorted({item.shard for item in work}):
+            walk.enter(shard)
+        for unit, items in by_unit(work):
+            yield from walk.probe(unit, items, input_amax)
 
 
 @torch.inference_mode()
@@ -59,54 +111,9 @@ def reference_probe(loaded: LoadedRelease, keys: Keys, shard: Shard, *, regroupe
     return make_probe(keys.key(name, None, shard), name, name, shard, time.monotonic() - start, logits)
 
 
-@torch.inference_mode()
-def probes(
-    loaded: LoadedRelease,
-    shards: Sequence[Shard],
-    work: Sequence[Work],
-    input_amax: Mapping[str, float],
-    *,
-    cache_bytes: int,
-    spill_folder: Path | None = None,
-) -> Iterator[Probe]:
-    """Do ``work`` and yield each probe as it is finished, layer by layer, all formats of a unit in one visit.
-
-    Every weight that is changed is put back before the next probe starts, also when one fails.
-    """
-    with States(cache_bytes, spill_folder) as states:
-        walk = _Walk(loaded, shards, states)
-        for shard in sorted({item.shard for item in work}):
-            walk.enter(shard)
-        ordered = sorted(work, key=lambda item: (item.unit.layer, item.unit.kind == "mlp"))
-        halves = 0
-        for unit, items in groupby(ordered, key=lambda item: item.unit):
-            target = 2 * unit.layer + (unit.kind == "mlp")
-            for half in range(halves, target):
-                walk.step(_half_step(loaded, half // 2, mlp=half % 2 == 1))
-            halves = target
-            yield from _visit(walk, unit, list(items), input_amax)
-
-
-def _half_step(
-    loaded: LoadedRelease, layer: int, *, mlp: bool
-) -> Callable[[PreparedBatch, torch.Tensor], torch.Tensor]:
-    if mlp:
-        return lambda _, middle: run_mlp(loaded, middle, layer)
-    return lambda batch, hidden: run_mixer(loaded, batch, hidden, layer)
-
-
-def _visit(walk: _Walk, unit: Unit, items: Sequence[Work], input_amax: Mapping[str, float]) -> Iterator[Probe]:
-    """Probe one unit in every format and shard asked."""
-    loaded = walk.loaded
-    weights = {linear.name: read_weight(loaded.release.tensors[f"{linear.name}.weight"]) for linear in unit.linears}
-    for name, of_format in groupby(items, key=lambda item: item.format):
-        quantized = quantize_unit(unit, weights, find_format(name), input_amax)
-        for item in of_format:
-            start, shard = time.monotonic(), walk.shards[item.shard]
-            with simulated(loaded, quantized):
-                parts = [(batch, _continue(loaded, unit, batch, hidden)) for _, batch, hidden in walk.each(item.shard)]
-            logits = in_record_order(shard, parts)
-            yield make_probe(item.key, unit.name, name, shard, time.monotonic() - start, logits)
+def _place(unit: Unit) -> int:
+    """Half layers before a unit."""
+    return 2 * unit.layer + (unit.kind == "mlp")
 
 
 def _continue(loaded: LoadedRelease, unit: Unit, batch: PreparedBatch, hidden: torch.Tensor) -> torch.Tensor:

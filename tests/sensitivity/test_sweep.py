@@ -1,6 +1,11 @@
+import contextlib
 import json
+import os
+import random
 import shutil
+import signal
 import sqlite3
+import time
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +87,39 @@ def test_resumed_sweeps_equal_an_uninterrupted_one(tmp_path, tiny_loaded, record
     assert resumed == table
     assert (tmp_path / "sensitivity.json").read_bytes() == (out / "sensitivity.json").read_bytes()
     assert (tmp_path / "sensitivity.csv").read_bytes() == (out / "sensitivity.csv").read_bytes()
+
+
+def test_a_sweep_killed_at_random_moments_ends_with_the_same_table(tmp_path, tiny_loaded, records, input_amax, swept):
+    """SIGKILL of a real process, five times; what is committed is kept and nothing else is."""
+    generator, store = random.Random(5), tmp_path / "sensitivity.sqlite"
+
+    def committed() -> int:
+        if not store.exists():
+            return 0
+        try:
+            return (
+                sqlite3.connect(f"file:{store}?mode=ro", uri=True).execute("SELECT count(*) FROM probe").fetchone()[0]
+            )
+        except sqlite3.OperationalError:  # not created yet
+            return 0
+
+    for _ in range(5):
+        process = os.fork()
+        if process == 0:
+            sweep(tiny_loaded, input_amax, records, FORMATS, tmp_path, shard_tokens=2000)
+            os._exit(0)
+        target = committed() + generator.randint(1, 8)
+        while committed() < target and os.waitpid(process, os.WNOHANG) == (0, 0):
+            time.sleep(0.01)
+        time.sleep(0.1 * generator.random())
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+    kept = committed()
+    assert kept > 0
+    assert sweep(tiny_loaded, input_amax, records, FORMATS, tmp_path, shard_tokens=2000) == swept[1]
+    assert (tmp_path / "sensitivity.json").read_bytes() == (swept[0] / "sensitivity.json").read_bytes()
+    assert committed() > kept
 
 
 def test_a_finished_sweep_is_not_run_again(tiny_loaded, records, input_amax, swept, monkeypatch):
