@@ -18,18 +18,22 @@ TOLERANCE = 0.05
 def make_probe(checkpoint: Path, records: Sequence[StoredRecord]) -> dict[str, Any]:
     """Simulated logits of ``checkpoint`` on the shortest ``records``, in the form of ``clefquant_probe.json``."""
     chosen = sorted(records, key=lambda record: (record.tokens, record.record_id))[:_RECORDS]
-    with load_simulated(checkpoint) as loaded:
-        answers = dict(option_logits(loaded, [record.encoded for record in chosen]))
-    logits = [
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "records": [record.record for record in chosen],
+        "logits": simulated_logits(checkpoint, chosen),
+        "tolerance": TOLERANCE,
+    }
+
+
+def simulated_logits(folder: Path, records: Sequence[StoredRecord]) -> list[dict[str, dict[str, float]]]:
+    """Per record: question id to option id to logit, as a server of ``folder`` would answer."""
+    with load_simulated(folder) as loaded:
+        answers = dict(option_logits(loaded, [record.encoded for record in records]))
+    return [
         {
             question.question_id: dict(zip(question.option_ids, values.tolist(), strict=True))
             for question, values in zip(record.encoded.questions, answers[index], strict=True)
         }
-        for index, record in enumerate(chosen)
+        for index, record in enumerate(records)
     ]
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "records": [record.record for record in chosen],
-        "logits": logits,
-        "tolerance": TOLERANCE,
-    }
