@@ -45,10 +45,10 @@ def audit(
             line += Text(f"{place + ': ' if place and place not in found.message else ''}{found.message}")
             line += Text(f"  → {found.remedy}" if found.remedy and found.severity != "info" else "", style="dim")
             output.console.print(line, soft_wrap=True)
-    output.say(f"{counts['error']} errors, {counts['warning']} warnings")
+    output.say(f"errors: {counts['error']}, warnings: {counts['warning']}")
     output.done({"findings": [found.to_json() for found in findings], "counts": counts})
     if has_errors(findings):
-        raise CheckFailed(f"{release} has {counts['error']} error findings.")
+        raise CheckFailed(f"{release} does not pass (errors: {counts['error']}).")
 
 
 def _repair(output: Output, release: Path, out: Path) -> None:
@@ -60,3 +60,5 @@ def _repair(output: Output, release: Path, out: Path) -> None:
     for text in done.left:
         output.warn(text)
     output.done(done.to_json(), wrote={"repaired": out}, next_command=f"clefquant audit {out}")
+    if done.left:
+        raise CheckFailed(f"{len(done.left)} faults could not be repaired; {out} holds what could be.")
