@@ -3,7 +3,7 @@
     python benchmarks/encoding.py --model nano
     python benchmarks/encoding.py --model nano --memory 10000 100000
 
-Rates are medians of three runs of the same records on one thread, after checking that the tokens are the same. Memory is
+Rates are medians of three runs of the same records on one thread, after checking that the tokens are equal. Memory is
 the peak resident size of a fresh process that builds a set from a JSON Lines file of so many records.
 """
 

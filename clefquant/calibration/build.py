@@ -8,11 +8,12 @@ from typing import Any, Literal, NamedTuple
 
 from clefquant.calibration.encoding import load_encoder
 from clefquant.calibration.finish import Job, finish
-from clefquant.calibration.mixture import Mixture, Source
+from clefquant.calibration.mixture import Mixture
 from clefquant.calibration.partial import Partial, open_partial
 from clefquant.calibration.prepare import Limits, Outcome
 from clefquant.calibration.report import Against
-from clefquant.calibration.sources.registry import drafts
+from clefquant.calibration.source_config import Source
+from clefquant.calibration.sources.registry import check_sources, drafts, local_files
 from clefquant.calibration.statistics import SourceCounts
 from clefquant.calibration.stored import read_header
 from clefquant.calibration.workers import Workers
@@ -53,6 +54,7 @@ def build_set(
     An interrupted build is continued unless ``restart``.
     """
     start = time.monotonic()
+    check_sources(mixture.sources, Path(mixture.folder))
     encoder = load_encoder(release.path)
     job = Job(release, mixture, split or mixture.split, seed, tuple(against), drop_overlap)
     held = [_against(path) for path in against]
@@ -86,6 +88,10 @@ def _build_source(source: Source, job: Job, partial: Partial, pool: Workers, str
     limits = Limits(source.name, job.mixture.max_length, source.max_state_tokens, source.min_state_tokens)
     task.note(source.name)
     if counts.records == counts.asked:
+        return
+    missing = [path for path in local_files(source, Path(job.mixture.folder)) if not path.exists()]
+    if missing and source.optional:
+        counts.skipped = f"there is no {missing[0]}"
         return
     try:
         found, counts.origin = drafts(source, Path(job.mixture.folder), job.split, job.seed, counts.asked, pool.encoder)

@@ -124,6 +124,7 @@ def _video_folder() -> Path:
 
 def _bytes(value: Any, base: Path | None) -> bytes:
     """The bytes of a medium in any form. ValueError or OSError says why there are none."""
+    stored = False
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
     if isinstance(value, Mapping):
@@ -131,6 +132,7 @@ def _bytes(value: Any, base: Path | None) -> bytes:
             return bytes(value["bytes"])
         if "base64" in value:
             return _base64(value["base64"])
+        stored = "file" in value
         value = value.get("file") or value.get("path")
     if value is None:
         raise ValueError("there is none (neither bytes nor a path)")
@@ -143,7 +145,10 @@ def _bytes(value: Any, base: Path | None) -> bytes:
         return _base64(body)
     if "://" in value[:12]:
         raise ValueError("URLs are not fetched; download it and give the path")
-    return _file(value, base).read_bytes()
+    data = _file(value, base).read_bytes()
+    if stored and _name(data, "") != value.rpartition(".")[0] + ".":
+        raise ValueError(f"{value} is not what was stored (its content has another hash)")
+    return data
 
 
 def _file(name: str, base: Path | None) -> Path:

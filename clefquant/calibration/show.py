@@ -1,13 +1,11 @@
 """A record as the model sees it: the prompt decoded token by token, with instructions and options marked."""
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
 from clefquant.calibration.stored import StoredRecord, StoredSet
-from clefquant.errors import InputError
 
 STYLES = {"": "", "instruction": "bold cyan", "option": "green", "gold": "bold black on green"}
 MEDIA_TOKENS_SHOWN = 4
@@ -24,7 +22,7 @@ class Part(NamedTuple):
 
 def show_record(stored_set: StoredSet, number: int) -> Text:
     """Record ``number`` (from 1) of a set as Rich text. InputError when there is none."""
-    record = nth_record(stored_set, number)
+    record = stored_set.record(number)
     text = Text()
     text.append(
         f"{record.record_id}  {record.tokens:,} tokens, group {record.group}, source {record.source}\n\n", "bold"
@@ -37,13 +35,6 @@ def show_record(stored_set: StoredSet, number: int) -> Text:
     for name, answer in record.answers.items():
         text.append(f"gold  {name} = {answer}\n", "green")
     return text
-
-
-def nth_record(stored_set: StoredSet, number: int) -> StoredRecord:
-    """Record ``number``, from 1."""
-    if not 1 <= number <= len(stored_set):
-        raise InputError(f"{stored_set.path} has records 1 to {len(stored_set)}, got {number}.")
-    return next(islice(stored_set, number - 1, None))
 
 
 def parts(record: StoredRecord, tokenizer: Any) -> Iterator[Part]:

@@ -17,6 +17,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -73,10 +74,13 @@ class StoredSet:
     def __iter__(self) -> Iterator[StoredRecord]:
         """Read the records in stored order, one at a time."""
         for value in read_lines(self.path):
-            stored = to_record(value, self.code)
-            if stored.record.get("images") or stored.record.get("videos"):
-                stored = self._with_media(stored)
-            yield stored
+            yield self._read(value)
+
+    def record(self, number: int) -> StoredRecord:
+        """Record ``number`` (from 1). InputError when there is none; the media of the others are not opened."""
+        if not 1 <= number <= len(self):
+            raise InputError(f"{self.path} has records 1 to {len(self)}, got {number}.")
+        return self._read(next(islice(read_lines(self.path), number - 1, None)))
 
     @property
     def tokens(self) -> int:
@@ -102,7 +106,10 @@ class StoredSet:
         about: dict[str, Any] = next((item for item in self.header["sources"] if item["name"] == source), {})
         return int(self.header["max_length"]), about.get("max_state_tokens")
 
-    def _with_media(self, stored: StoredRecord) -> StoredRecord:
+    def _read(self, value: dict[str, Any]) -> StoredRecord:
+        stored = to_record(value, self.code)
+        if not (stored.record.get("images") or stored.record.get("videos")):
+            return stored
         from clefquant.calibration.media import attach_media
 
         return attach_media(self, stored)

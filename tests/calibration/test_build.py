@@ -240,7 +240,9 @@ def test_a_source_that_is_missing(build: Build, lines: Lines, monkeypatch: pytes
     text = {"name": "spam", "kind": "public_text", "dataset": "sms_spam", "count": 3}
     with pytest.raises(PrerequisiteError):
         build(text, out="refused")
-    built = build(file_source(lines(many(2))), {**text, "optional": True})
+    gone = {"name": "gone", "kind": "file", "path": "none.jsonl", "optional": True}
+    built = build(file_source(lines(many(2))), {**text, "optional": True}, gone)
+    assert any("gone: left out: there is no" in warning for warning in built.report["warnings"])
     assert any("spam: left out: the package is not installed" in warning for warning in built.report["warnings"])
 
 
@@ -259,3 +261,21 @@ def test_output_that_exists_is_refused(build: Build, lines: Lines, tmp_path: Pat
         build(file_source(lines(many(1))))
     shutil.rmtree(tmp_path / "set")
     assert build(file_source(lines(many(1))), progress=SILENT).path.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ({"kind": "generator", "family": "poems"}, "last: there is no family 'poems'; use one of routing"),
+        ({"kind": "file", "path": "none.jsonl"}, r"last: there is no .*none\.jsonl"),
+        ({"kind": "images", "path": "none", "questions": record()["questions"]}, "last: there is no .*none"),
+        ({"kind": "file", "path": "records.jsonl", "adapter": "glue"}, "there is no adapter 'glue'"),
+    ],
+)
+def test_the_whole_job_is_checked_first(
+    build: Build, lines: Lines, tmp_path: Path, source: dict[str, Any], reason: str
+) -> None:
+    path = lines(many(2))
+    with pytest.raises(InputError, match=reason):
+        build(file_source(path), {"name": "last", **source})
+    assert not list(tmp_path.glob(".*building"))

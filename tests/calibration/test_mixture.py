@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clefquant.calibration.mixture import HubSource, Mixture, bundled_names, load_mixture
+from clefquant.calibration.mixture import Mixture, bundled_names, load_mixture
+from clefquant.calibration.source_config import HubSource
 from clefquant.calibration.sources.adapters import ADAPTERS
 from clefquant.errors import InputError
 

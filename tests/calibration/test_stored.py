@@ -142,3 +142,10 @@ def test_the_same_picture_overlaps_whatever_is_asked(build: Build, pictures: Pat
     }
     with pytest.raises(InputError, match="not one record is left"):
         build(source, out="again", against=[pictures], drop_overlap=True)
+
+
+def test_a_changed_picture_is_named(pictures: Path, tiny: Release) -> None:
+    one, other = sorted((pictures / "media").iterdir())[:2]
+    one.write_bytes(other.read_bytes())
+    with pytest.raises(InputError, match="is not what was stored"):
+        list(reopen(pictures, tiny))

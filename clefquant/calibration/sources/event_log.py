@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from clefquant.calibration.draft import Draft
-from clefquant.calibration.mixture import EventLogSource
+from clefquant.calibration.source_config import EventLogSource
 
 SERVICES = ("auth", "billing", "search", "gateway", "mailer", "cache", "worker", "storage", "web", "queue")
 LEVELS = ("debug", "info", "warning", "error", "fatal")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from clefquant.calibration.draft import Draft
 from clefquant.calibration.example import Example, Split
-from clefquant.calibration.mixture import GeneratorSource, PublicTextSource
+from clefquant.calibration.source_config import GeneratorSource, PublicTextSource
 
 #: Generators give as many as they are asked for; this is past any set and stops a source that only gives duplicates.
 ENDLESS = 10_000_000

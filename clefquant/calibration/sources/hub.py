@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from clefquant.calibration.mixture import HubSource
+from clefquant.calibration.source_config import HubSource
 from clefquant.errors import InputError, PrerequisiteError
 
 CONVERTED = "refs/convert/parquet"

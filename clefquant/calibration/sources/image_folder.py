@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from clefquant.calibration.draft import Draft
-from clefquant.calibration.mixture import ImageFolderSource
+from clefquant.calibration.source_config import ImageFolderSource
 from clefquant.errors import InputError
 
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"))

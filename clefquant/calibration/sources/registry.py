@@ -1,13 +1,14 @@
 """Which function reads which kind of source, and which local files a source depends on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from clefquant.calibration.draft import Draft
 from clefquant.calibration.encoding import Encoder
 from clefquant.calibration.example import Split
-from clefquant.calibration.mixture import (
+from clefquant.calibration.generators import FAMILIES
+from clefquant.calibration.source_config import (
     EventLogSource,
     FileSource,
     GeneratorSource,
@@ -22,7 +23,8 @@ from clefquant.calibration.sources.generated import generator_drafts, public_tex
 from clefquant.calibration.sources.hub import locate
 from clefquant.calibration.sources.image_folder import image_folder_drafts
 from clefquant.calibration.sources.rows import open_rows
-from clefquant.calibration.sources.table_records import request_drafts, table_drafts
+from clefquant.calibration.sources.table_records import check_adapter, request_drafts, table_drafts
+from clefquant.errors import InputError
 
 DEFAULT_EVENT_LOGS = 100
 
@@ -60,6 +62,18 @@ def drafts(
             rows = table_drafts(source, [open_rows(file) for file in located.files], located.folder, seed, count)
             about = {"origin": source.dataset, "revision": located.commit or source.revision or "local copy"}
             return rows, about
+
+
+def check_sources(sources: Sequence[Source], folder: Path) -> None:
+    """InputError for the first wrong name or missing file (of a source that is not optional), before any slow step."""
+    for source in sources:
+        if isinstance(source, GeneratorSource) and source.family not in FAMILIES:
+            raise InputError(f"{source.name}: there is no family {source.family!r}; use one of {', '.join(FAMILIES)}.")
+        if isinstance(source, (FileSource, HubSource)):
+            check_adapter(source)
+        for path in local_files(source, folder):
+            if not path.exists() and not source.optional:
+                raise InputError(f"{source.name}: there is no {path}; paths are relative to the mixture's folder.")
 
 
 def local_files(source: Source, folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from clefquant.calibration.check import BadRecord
 from clefquant.calibration.draft import Draft
-from clefquant.calibration.mixture import FileSource, HubSource, RequestLogSource
+from clefquant.calibration.source_config import FileSource, HubSource, RequestLogSource
 from clefquant.calibration.sources.adapters import ADAPTERS
 from clefquant.calibration.sources.adapters.task import Mapped
 from clefquant.calibration.sources.order import in_order
@@ -25,8 +25,7 @@ def table_drafts(
     source: FileSource | HubSource, files: Sequence[RowFile], base: Path, seed: int, count: int | None
 ) -> Iterator[Draft]:
     """Drafts from files of rows. ``base``: the folder that media paths are relative to and may not leave."""
-    if source.adapter is not None:
-        _check_adapter(source.name, source.adapter, source.options)
+    check_adapter(source)
     draw = f"{source.name}/{seed}" if source.order == "random" else None
     for index, (file, row) in enumerate(in_order(files, draw, count)):
         yield _draft(source, file, row, base, f"{index:06d}", seed)
@@ -47,12 +46,17 @@ def request_drafts(
         yield Draft(row.place, f"{index:06d}", dict(value) if fault is None else {}, base=base, fault=fault)
 
 
-def _check_adapter(source: str, adapter: str, options: Mapping[str, Any]) -> None:
-    if adapter not in ADAPTERS:
-        raise InputError(f"{source}: there is no adapter {adapter!r}; use one of {', '.join(ADAPTERS)}.")
-    if unknown := [name for name in options if name not in ADAPTERS[adapter].options()]:
-        takes = ", ".join(ADAPTERS[adapter].options()) or "no options"
-        raise InputError(f"{source}: the adapter {adapter} takes {takes}, got {', '.join(unknown)}.")
+def check_adapter(source: FileSource | HubSource) -> None:
+    """InputError when the adapter or one of its options is not known."""
+    name = source.adapter
+    if name is None:
+        return
+    if name not in ADAPTERS:
+        raise InputError(f"{source.name}: there is no adapter {name!r}; use one of {', '.join(ADAPTERS)}.")
+    allowed = ADAPTERS[name].options()
+    if unknown := [option for option in source.options if option not in allowed]:
+        takes = ", ".join(allowed) or "no options"
+        raise InputError(f"{source.name}: the adapter {name} takes {takes}, got {', '.join(unknown)}.")
 
 
 def _draft(source: FileSource | HubSource, file: RowFile, row: Row, base: Path, number: str, seed: int) -> Draft:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from clefquant.calibration.check import BadRecord, check_answers, check_record
 from clefquant.calibration.draft import Draft
-from clefquant.calibration.mixture import HubSource
+from clefquant.calibration.source_config import HubSource
 from clefquant.calibration.sources.adapters import ADAPTERS
 from clefquant.calibration.sources.rows import open_rows
 from clefquant.calibration.sources.table_records import table_drafts

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clefquant.calibration.mixture import HubSource
+from clefquant.calibration.source_config import HubSource
 from clefquant.calibration.sources.hub import locate, split_files
 from clefquant.errors import InputError
 
@@ -146,7 +146,7 @@ def hub() -> Iterator[str]:
 SCRIPT = """
 import sys
 from pathlib import Path
-from clefquant.calibration.mixture import HubSource
+from clefquant.calibration.source_config import HubSource
 from clefquant.calibration.sources.hub import locate
 from clefquant.errors import ClefquantError
 try:
