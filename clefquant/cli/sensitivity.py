@@ -1,7 +1,7 @@
 """``clefquant sensitivity``: which units can be made smaller, and the layout that spends a budget best."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,6 +24,10 @@ def sensitivity(
     formats: Annotated[
         str, typer.Option("--formats", help="Formats to choose from, besides bf16.")
     ] = "fp8,nvfp4,mxfp4",
+    metric: Annotated[
+        Literal["measured", "fisher"],
+        typer.Option("--metric", help="Probe every unit, or estimate by a backward pass."),
+    ] = "measured",
     pin: Annotated[
         list[str] | None,
         typer.Option("--pin", help="UNIT=FORMAT, also layers.*.mlp=fp8; repeatable.", show_default=False),
@@ -64,6 +68,7 @@ def sensitivity(
         formats.split(","),
         budget,
         out,
+        metric=metric,
         constraints=read_constraints(pin, forbid, max_formats),
         candidates=candidates,
         batch_tokens=batch_tokens,

@@ -8,23 +8,27 @@ from pathlib import Path
 from clefquant.calibration.stored import StoredSet, open_set
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.statistics import KIND, SCHEMA_VERSION, collect_statistics, read_statistics, write_statistics
+from clefquant.recipes.formats import BF16
 from clefquant.recipes.layout import Layout
 from clefquant.release.artefact import provenance, read_json
 from clefquant.release.code import release_code
 from clefquant.release.load import DEFAULT_BATCH_TOKENS, load_release
-from clefquant.release.release import HEAD_FILE, Release
+from clefquant.release.release import Release
+from clefquant.sensitivity.assemble import Metric, assemble, checked_formats, unit_infos
 from clefquant.sensitivity.budget import parse_budget
+from clefquant.sensitivity.fisher import fisher_table
 from clefquant.sensitivity.measure import Measurer
 from clefquant.sensitivity.parts import split_evaluation
 from clefquant.sensitivity.pictures import draw_selection, draw_table
 from clefquant.sensitivity.plan import NO_CONSTRAINTS, Constraints, check_within_reach, planning_options
+from clefquant.sensitivity.probe import NOISE
 from clefquant.sensitivity.select import DEFAULT_CANDIDATES, select
 from clefquant.sensitivity.selection import Selection
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, check_disjoint
 from clefquant.sensitivity.spread import RayRunner, connect
 from clefquant.sensitivity.states import DEFAULT_CACHE_BYTES
 from clefquant.sensitivity.store import ProbeStore
-from clefquant.sensitivity.sweep import CSV_FILE, STORE_FILE, TABLE_FILE, checked_formats, sweep, unit_infos
+from clefquant.sensitivity.sweep import CSV_FILE, STORE_FILE, TABLE_FILE, sweep
 from clefquant.sensitivity.table import Entry, Figure, SensitivityTable
 
 STATISTICS_FILE, FRONTIER_FILE, LAYOUT_FILE = "input_statistics.json", "frontier.json", "layout.json"
@@ -48,6 +52,7 @@ def run_sensitivity(
     budget: str,
     out: Path,
     *,
+    metric: Metric = "measured",
     constraints: Constraints = NO_CONSTRAINTS,
     candidates: int = DEFAULT_CANDIDATES,
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
@@ -60,8 +65,9 @@ def run_sensitivity(
     """Sweep on one part of ``evaluation``, choose a layout within ``budget`` on a second, measure it on a third.
 
     ``calibration`` and ``evaluation`` are stored sets of this release. ``out`` may hold an interrupted run, which is
-    continued unless ``restart``. ``ray_address``: spread the probes over a Ray cluster (``auto`` for one on this
-    machine). Everything that can be refused is refused before the first slow step.
+    continued unless ``restart``. ``metric`` ``fisher`` estimates the units' damage from one backward pass instead of
+    probing; candidates are measured all the same. ``ray_address``: spread the probes over a Ray cluster (``auto`` for
+    one on this machine). Everything that can be refused is refused before the first slow step.
     """
     names = checked_formats(release, formats)
     check_request(release, names, budget, constraints)
@@ -79,18 +85,31 @@ def run_sensitivity(
 
     input_amax = calibrated_amax(release, stored[0], out / STATISTICS_FILE, progress)
     loaded = load_release(release)
-    table = sweep(
-        loaded,
-        input_amax,
-        parts.sweep,
-        names,
-        out,
-        batch_tokens=batch_tokens,
-        shard_tokens=shard_tokens,
-        cache_bytes=cache_bytes,
-        runner=RayRunner(loaded, ray_address, cache_bytes) if ray_address else None,
-        progress=progress,
-    )
+    if metric == "fisher":
+        table = fisher_table(
+            loaded,
+            input_amax,
+            parts.sweep,
+            names,
+            batch_tokens=batch_tokens,
+            shard_tokens=shard_tokens,
+            progress=progress,
+        )
+        table.write(out / TABLE_FILE)
+        table.write_csv(out / CSV_FILE)
+    else:
+        table = sweep(
+            loaded,
+            input_amax,
+            parts.sweep,
+            names,
+            out,
+            batch_tokens=batch_tokens,
+            shard_tokens=shard_tokens,
+            cache_bytes=cache_bytes,
+            runner=RayRunner(loaded, ray_address, cache_bytes) if ray_address else None,
+            progress=progress,
+        )
     with ProbeStore(out / STORE_FILE) as store:
         measurer = Measurer(loaded, store, input_amax, batch_tokens, shard_tokens, progress)
         selection = select(measurer, table, budget, parts, constraints, count=candidates)
@@ -112,19 +131,14 @@ def run_sensitivity(
 
 def check_request(release: Release, formats: Sequence[str], budget: str, constraints: Constraints) -> None:
     """Refuse a budget, pin or ban that no result of a sweep could satisfy: sizes are known before it."""
-    units = unit_infos(release, formats)
     nothing = {"kl": Figure(value=0.0, error=None, questions=0)}
-    sizes = SensitivityTable(
-        model=release.reference,
-        formats=list(formats),
-        units=units,
-        other_bytes=release.backbone_bytes - sum(unit.bytes["bf16"] for unit in units),
-        head_bytes=(release.path / HEAD_FILE).stat().st_size,
-        record_ids=[],
-        questions=[],
-        noise=Entry(unit="", format="noise"),
-        entries=[Entry(unit=u.name, format=f, figures=nothing) for u in units for f in u.bytes if f != "bf16"],
-    )
+    entries = [
+        Entry(unit=unit.name, format=name, figures=nothing)
+        for unit in unit_infos(release, formats)
+        for name in unit.bytes
+        if name != BF16.name
+    ]
+    sizes = assemble(release, formats, [], {}, Entry(unit="", format=NOISE), entries)
     options = planning_options(sizes, constraints)
     wanted = parse_budget(budget)
     if wanted.kind != "kl":

@@ -6,16 +6,15 @@ from typing import Protocol
 
 from clefquant.calibration.stored import StoredRecord
 from clefquant.errors import InputError
-from clefquant.progress import SILENT, Progress
-from clefquant.recipes.formats import BF16, find_format
-from clefquant.release.artefact import provenance, sha256_json
+from clefquant.progress import SILENT, Progress, Task
 from clefquant.release.load import DEFAULT_BATCH_TOKENS, LoadedRelease
-from clefquant.release.release import HEAD_FILE, Release
-from clefquant.sensitivity.probe import Keys, Work, work_list
+from clefquant.release.release import Release
+from clefquant.sensitivity.assemble import assemble, check_statistics, checked_formats
+from clefquant.sensitivity.probe import NOISE, REFERENCE, Keys, Work, work_list
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
 from clefquant.sensitivity.states import DEFAULT_CACHE_BYTES
 from clefquant.sensitivity.store import Probe, ProbeStore
-from clefquant.sensitivity.table import KIND, SCHEMA_VERSION, SensitivityTable, UnitInfo
+from clefquant.sensitivity.table import SensitivityTable
 from clefquant.sensitivity.tabulate import Questions, tabulate
 from clefquant.sensitivity.walk import probes, reference_probe
 
@@ -53,7 +52,7 @@ def sweep(
     """
     release = loaded.release
     names = checked_formats(release, formats)
-    _check_statistics(release, names, input_amax)
+    check_statistics(release, names, input_amax)
     shards = make_shards(records, batch_tokens, shard_tokens)
     keys = Keys.of(loaded)
     work = work_list(keys, release.units, names, shards, input_amax)
@@ -88,38 +87,10 @@ def sweep(
     return table
 
 
-def checked_formats(release: Release, formats: Sequence[str]) -> list[str]:
-    """The formats asked, each once and without bf16. InputError on an unknown one, and on a release that is
-    quantized."""
-    names = [find_format(name).name for name in dict.fromkeys(formats) if name != BF16.name]
-    if not names:
-        raise InputError("no format to probe; name at least one beside bf16 (--formats fp8,nvfp4).")
-    if release.quantization is not None:
-        raise InputError(f"{release.reference} is already quantized; a sweep needs the BF16 release.")
-    return names
-
-
-def _check_statistics(release: Release, formats: Sequence[str], input_amax: Mapping[str, float]) -> None:
-    static = [name for name in formats if find_format(name).static_input]
-    missing = [linear.name for unit in release.units for linear in unit.linears if linear.name not in input_amax]
-    if static and missing:
-        raise InputError(
-            f"{static[0]} needs input statistics of {missing[0]} (and {len(missing) - 1} more); calibrate first."
-        )
-
-
-def unit_infos(release: Release, formats: Sequence[str]) -> list[UnitInfo]:
-    """Every unit with its bytes in ``bf16`` and in each format that can store it."""
-    found = []
-    for unit in release.units:
-        able = [f for f in map(find_format, (BF16.name, *formats)) if not any(f.obstacle(x) for x in unit.linears)]
-        sizes = {fmt.name: sum(fmt.tensor_bytes(linear) for linear in unit.linears) for fmt in able}
-        found.append(UnitInfo(name=unit.name, layer=unit.layer, kind=unit.kind, weights=unit.weights, bytes=sizes))
-    return found
-
-
-def _reference(store: ProbeStore, loaded: LoadedRelease, keys: Keys, shard: Shard, *, regrouped: bool, task) -> Probe:  # type: ignore[no-untyped-def]
-    key = keys.key("noise" if regrouped else "reference", None, shard)
+def _reference(
+    store: ProbeStore, loaded: LoadedRelease, keys: Keys, shard: Shard, *, regrouped: bool, task: Task
+) -> Probe:
+    key = keys.key(NOISE if regrouped else REFERENCE, None, shard)
     if not store.have([key]):
         store.add(reference_probe(loaded, keys, shard, regrouped=regrouped))
     task.advance()
@@ -134,26 +105,7 @@ def _table(
     by_entry: dict[tuple[str, str], list[Probe]] = {}
     for item in work:
         by_entry.setdefault((item.unit.name, item.format), []).append(store.get(item.key))
-    units = unit_infos(release, formats)
-    quantizable = sum(unit.bytes[BF16.name] for unit in units)
-    parents = {
-        "model": release.fingerprint,
-        "records": sha256_json([shard.fingerprint for shard in shards]),
-        "input_statistics": sha256_json(dict(input_amax)),
-    }
-    return SensitivityTable(
-        origin={
-            key: value
-            for key, value in provenance(KIND, SCHEMA_VERSION, parents).items()
-            if key not in ("kind", "schema_version", "command")
-        },
-        model=release.reference,
-        formats=formats,
-        units=units,
-        other_bytes=release.backbone_bytes - quantizable,
-        head_bytes=(release.path / HEAD_FILE).stat().st_size,
-        record_ids=[record.record_id for record in questions.records],
-        questions=questions.counted,
-        noise=tabulate("", "noise", questions, unchanged[False], unchanged[True]),
-        entries=[tabulate(unit, name, questions, unchanged[False], found) for (unit, name), found in by_entry.items()],
-    )
+    before = unchanged[False]
+    noise = tabulate("", NOISE, questions, before, unchanged[True])
+    entries = [tabulate(unit, name, questions, before, after) for (unit, name), after in by_entry.items()]
+    return assemble(release, formats, shards, input_amax, noise, entries)

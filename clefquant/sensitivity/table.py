@@ -67,13 +67,14 @@ class SensitivityTable(Part):
 
     ``other_bytes``: of backbone tensors that no unit stores; ``head_bytes``: of the joint head's file. ``questions``:
     how many questions of each record count (those with two options or more). ``noise``: the unchanged model against
-    itself in other batches. ``seconds``: computing time of all probes.
+    itself in other batches. ``metric``: whether KL was measured by a sweep or estimated (``fisher``).
     """
 
     kind: str = KIND
     schema_version: int = SCHEMA_VERSION
     origin: dict[str, Any] = {}
     model: str
+    metric: str = "measured"
     formats: list[str]
     units: list[UnitInfo]
     other_bytes: int
@@ -82,7 +83,6 @@ class SensitivityTable(Part):
     questions: list[int]
     noise: Entry
     entries: list[Entry]
-    seconds: float = 0.0
 
     def entry(self, unit: str, format_name: str) -> Entry | None:
         """The entry of a unit in a format, or None when it was not probed."""
