@@ -28,6 +28,7 @@ def verify(
     python: Annotated[
         Path | None, typer.Option(help="Python of the serving environment, for vllm.", show_default=False)
     ] = None,
+    engine: Annotated[str, typer.Option(help="JSON of further ClefVLLM arguments, for vllm.")] = "{}",
     sensitivity: Annotated[
         Path | None, typer.Option(help="Result folder of a sweep, to show its frontier.", show_default=False)
     ] = None,
@@ -43,14 +44,14 @@ def verify(
 
     Example: `clefquant verify runs/nvfp4-release --against nano --eval runs/evaluation --out runs/report`
     """
-    from clefquant.verify.devices import parse_device, parse_shard
+    from clefquant.verify.devices import parse_device, parse_engine, parse_shard
     from clefquant.verify.run import GateFailed, Options, VerifyReport
     from clefquant.verify.run import verify as run
 
     output: Output = context.obj
     options = Options(
-        device=parse_device(device), batch_tokens=batch_tokens, seed=seed, python=python, shard=parse_shard(shard),
-        restart=restart, sensitivity=sensitivity,
+        device=parse_device(device), batch_tokens=batch_tokens, seed=seed, python=python, engine=parse_engine(engine),
+        shard=parse_shard(shard), restart=restart, sensitivity=sensitivity,
     )  # fmt: skip
 
     def show(report: VerifyReport) -> None:

@@ -1,7 +1,7 @@
 """Where the candidate's answers come from: simulated in this process, vLLM in another environment, or a running
 server."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +65,7 @@ def candidate_answers(
     device: torch.device | None,
     batch_tokens: int,
     python: Path | None,
+    engine: Mapping[str, Any],
     shard: Shard,
     progress: Progress,
 ) -> Candidate:
@@ -73,7 +74,7 @@ def candidate_answers(
     device = device or default_device()
     decides = origin(release, sets, device, batch_tokens, backend=backend, tables=_tables_hash(release))
     if kind != SIMULATE:  # an engine chooses these itself
-        decides |= {"dtype": "", "device": "", "batch_tokens": 0}
+        decides |= {"dtype": "", "device": "", "batch_tokens": 0, "engine": dict(engine)}
     key = sha256_json(decides)[:16]
     path = out / f"candidate-{key}.parquet"
     if not path.is_file():
@@ -95,7 +96,7 @@ def candidate_answers(
             about, performance = _simulated_by(decides), None
         elif kind == VLLM:
             assert python is not None
-            answers, about, performance = answer_with_vllm(python, release, records, out, progress)
+            answers, about, performance = answer_with_vllm(python, release, records, out, progress, engine)
         else:
             answers, about, performance = answer_over_http(backend, records, progress)
         write_answers(path, answers, {**head, "backend": {"kind": kind, **about}, "performance": performance})

@@ -1,6 +1,8 @@
-"""Words of the command line for a device and for a worker's share."""
+"""Words of the command line for a device, a worker's share and an engine's arguments."""
 
+import json
 import re
+from typing import Any
 
 import torch
 
@@ -26,3 +28,14 @@ def parse_shard(text: str) -> Shard:
     if match is None or not int(match[1]) < int(match[2]):
         raise InputError(f"--shard {text!r} is not WORKER/WORKERS with the worker counted from 0, such as 0/4.")
     return int(match[1]), int(match[2])
+
+
+def parse_engine(text: str) -> dict[str, Any]:
+    """A JSON object of keyword arguments."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"--engine {text!r} is not JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise InputError(f'--engine {text!r} is no JSON object, such as {{"tensor_parallel_size": 2}}.')
+    return value

@@ -1,6 +1,7 @@
 """What a verification is told and what it returns."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from clefquant.verify.report import describe_failure
 class Options:
     """What rarely changes.
 
-    ``python``: of the serving environment, for the vllm backend. ``shard``: (this worker, workers). ``restart``:
+    ``python``: of the serving environment, and ``engine``: keyword arguments of its ``ClefVLLM``, for the vllm backend.
+    ``shard``: (this worker, workers). ``restart``:
     discard what an earlier run left in the output folder. ``sensitivity``: result folder of a sweep, for the frontier
     plot.
     """
@@ -25,6 +27,7 @@ class Options:
     batch_tokens: int = DEFAULT_BATCH_TOKENS
     seed: int = 0
     python: Path | None = None
+    engine: Mapping[str, Any] = field(default_factory=dict)
     shard: Shard = (0, 1)
     restart: bool = False
     sensitivity: Path | None = None

@@ -73,8 +73,8 @@ def verify(
         waiting = error
     candidate = candidate_answers(
         backend, opened, records, prints, out,
-        device=chosen.device, batch_tokens=chosen.batch_tokens, python=chosen.python, shard=chosen.shard,
-        progress=progress,
+        device=chosen.device, batch_tokens=chosen.batch_tokens, python=chosen.python, engine=chosen.engine,
+        shard=chosen.shard, progress=progress,
     )  # fmt: skip
     if waiting is not None:
         raise waiting

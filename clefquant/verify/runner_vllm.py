@@ -8,7 +8,7 @@ the plugin.
 import json
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,15 @@ _LOG_TAIL_LINES = 15
 
 
 def answer_with_vllm(
-    python: Path, release: Release, records: Sequence[StoredRecord], out: Path, progress: Progress
+    python: Path,
+    release: Release,
+    records: Sequence[StoredRecord],
+    out: Path,
+    progress: Progress,
+    engine: Mapping[str, Any] | None = None,
 ) -> tuple[list[Answer], dict[str, Any], dict[str, Any]]:
-    """Answers, a description of the engine, and its speed. The engine's own log is kept as ``vllm.log`` in ``out``.
+    """Answers, a description of the engine, and its speed. ``engine``: keyword arguments of ``ClefVLLM``. The
+    engine's own log is kept as ``vllm.log`` in ``out``.
 
     PrerequisiteError when the other environment lacks the plugin or the engine does not come up.
     """
@@ -41,7 +47,7 @@ def answer_with_vllm(
         "records": [record.record for record in records],
         "alone": sample,
         "warm_up": WARM_UP,
-        "engine": {"images": 0},
+        "engine": {"images": 0, **(engine or {})},
     }
     with tempfile.TemporaryDirectory() as folder, progress.task("candidate, vLLM", len(records), "records") as task:
         given, got = Path(folder) / "job.json", Path(folder) / "result.json"

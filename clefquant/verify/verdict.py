@@ -8,6 +8,7 @@ kind, "usable with care" for the second. A gate of the user's own replaces them.
 from typing import NamedTuple
 
 from clefquant.verify.tables import Row
+from clefquant.verify.words import interval, share
 
 FAITHFUL_AGREEMENT, FAITHFUL_KL = 0.985, 0.003
 CAREFUL_AGREEMENT, CAREFUL_KL = 0.94, 0.03
@@ -69,8 +70,7 @@ def _answers(row: Row) -> str:
     changed = row["flips"]
     text = f"Of {_count(row['questions'], 'answer')}, {row['questions'] - changed:,} stay the same"
     if row["agreement"]:
-        share, least = 100 * row["agreement"]["value"], 100 * row["agreement"]["low"]
-        text += f" ({share:.1f} %; with 95 % confidence at least {least:.1f} %)"
+        text += f" ({share(row['agreement'])} %; 95 % interval {interval(row['agreement'])} %)"
     if changed:
         ties = changed - _clear_flips(row)
         text += f". {changed:,} {'changes' if changed == 1 else 'change'}"

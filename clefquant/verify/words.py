@@ -18,7 +18,10 @@ def small(figure: Mapping[str, float] | None) -> str:
 
 def interval(figure: Mapping[str, float] | None, scale: float = 100, digits: int = 1) -> str:
     """Both bounds, scaled."""
-    return "–" if figure is None else f"{scale * figure['low']:.{digits}f}–{scale * figure['high']:.{digits}f}"
+    if figure is None:
+        return "–"
+    low, high = (f"{scale * figure[end]:.{digits}f}" for end in ("low", "high"))
+    return f"{low} to {high}" if figure["low"] < 0 else f"{low}–{high}"  # a dash beside a minus sign misleads
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

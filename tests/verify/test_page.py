@@ -1,4 +1,4 @@
-"""The page in a real browser: readable in light, dark and on paper, sortable by keyboard, and it asks the network nothing.
+"""The page in a real browser: readable in light, dark and on paper, sorted by keyboard, no network.
 
 Needs Chromium and playwright (`pip install playwright`); without them it is skipped, unless CLEFQUANT_BROWSER_TESTS=1.
 CLEFQUANT_SCREENSHOTS names a folder that keeps the pictures.
