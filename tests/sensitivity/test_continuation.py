@@ -1,8 +1,10 @@
 import pytest
 import torch
+from PIL import Image
 
+from clefquant.calibration.stored import StoredRecord
 from clefquant.release.head import batched_head, plan_head
-from clefquant.release.load import option_logits
+from clefquant.release.load import load_release, option_logits
 from clefquant.sensitivity.continuation import in_record_order, prepare, run_layers, run_mixer, run_mlp
 from clefquant.sensitivity.shards import Shard, make_shards
 
@@ -71,3 +73,21 @@ def test_shards_cover_the_set_and_their_hash_knows_the_batches(records):
     assert all(len(group) == 1 for group in shards[0].regrouped().groups)
     alone = Shard(shards[0].records, 1)
     assert any(len(group) > 1 for group in alone.regrouped().groups)
+
+
+@torch.inference_mode()
+def test_records_with_images_go_through_the_vision_tower(nano):
+    loaded = load_release(nano)
+    question = {"q": {"type": "noul", "instructions": "red?"}}
+    stored = []
+    for number in range(3):
+        image = Image.new("RGB", (64 + 32 * number, 64), (200, 10 * number, 0))
+        record = {"state": "look", "questions": question, **({"images": [image]} if number else {})}
+        encoded = loaded.code.encode_record(loaded.processor.tokenizer, record, processor=loaded.processor)
+        stored.append(StoredRecord(f"r{number}", "g", "s", {}, {}, encoded))
+    (shard,) = make_shards(stored, 4096, 10**9)
+    parts = [(batch, run_layers(loaded, batch, hidden, 0)) for batch, hidden in prepare(loaded, shard)]
+    expected = dict(option_logits(loaded, [record.encoded for record in stored]))
+    flat = torch.cat([torch.cat(expected[index]) for index in range(3)])
+    torch.testing.assert_close(in_record_order(shard, parts), flat, atol=2e-5, rtol=0)
+    assert not torch.equal(expected[1][0], expected[2][0])
