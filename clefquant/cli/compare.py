@@ -19,6 +19,7 @@ def compare(
 
     Example: `clefquant compare runs/report-fp8 runs/report-nvfp4 --out runs/comparison`
     """
+    from rich.markup import escape
     from rich.table import Table
 
     from clefquant.verify.compare import compare as run
@@ -28,9 +29,9 @@ def compare(
     for difference in found.differences:
         output.warn(difference)
     if not output.quiet:
-        shown = Table("", *found.value["names"])
+        shown = Table("", *map(escape, found.value["names"]))
         for line in found.value["lines"]:
-            shown.add_row(*line)
+            shown.add_row(*map(escape, line))
         output.console.print(shown)
     result = {key: found.value[key] for key in ("names", "lines", "sections", "differences")}
     output.done(result, wrote={"page": found.html, "tables": found.markdown, "numbers": found.json})

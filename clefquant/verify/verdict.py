@@ -96,6 +96,8 @@ def _accuracy(row: Row, lost: int, won: int, p_value: float) -> str:
     if change is None:
         return "The set has no gold answers, so accuracy is not known."
     before, after = 100 * row["accuracy_reference"]["value"], 100 * row["accuracy"]["value"]
+    if not lost and not won:
+        return f"Accuracy is {after:.1f} %, as in BF16: no answer became right or wrong."
     span = f"{100 * change['low']:+.1f} to {100 * change['high']:+.1f} points"
     text = f"Accuracy is {after:.1f} %, BF16 has {before:.1f} % ({lost} lost, {won} won; the change lies within {span})"
     if change["low"] <= 0 <= change["high"] or p_value >= 0.05:
