@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from clefquant.errors import CheckFailed, InputError
+from clefquant.export.audit.folder import TABLES_FILE
 from clefquant.export.card import CARD_FILE, render_card
 from clefquant.export.figures import RELEASE_KEY, read_report, report_figures
 from clefquant.export.sums import SUMS_FILE, parse_sums, sums_sha256, write_sums
 from clefquant.release.artefact import write_json, write_text
 from clefquant.release.headers import read_backbone
+from clefquant.release.release import open_release
 
 VERIFIED_FILE = "clefquant_verified.json"
 REPORT_FILE = "verify_report.json"
@@ -44,12 +46,22 @@ def verified_sha256(folder: Path) -> str:
 
 
 def check_report(folder: Path, report: dict[str, Any]) -> None:
-    """CheckFailed when ``report`` was measured on other bytes than ``folder`` holds."""
-    found, here = report[RELEASE_KEY], verified_sha256(folder)
+    """CheckFailed when ``report`` was measured on other bytes than ``folder`` holds.
+
+    A report that does not name the checksum file is matched by the release's fingerprint, which does not cover int8
+    tables.
+    """
+    found = report.get(RELEASE_KEY)
+    if isinstance(found, str):
+        here = verified_sha256(folder)
+    else:
+        found = (report.get("parents") or {}).get("candidate")
+        if (folder / TABLES_FILE).is_file():
+            raise CheckFailed(f"the report does not say which int8 tables it measured ({RELEASE_KEY}); verify again.")
+        here = open_release(folder).fingerprint
     if found != here:
         raise CheckFailed(
-            f"the report measured another release (sha256 of {SUMS_FILE} {str(found)[:12]}…, here {here[:12]}…); "
-            "verify this release again."
+            f"the report measured another release ({str(found)[:12]}…, here {here[:12]}…); verify this release again."
         )
 
 

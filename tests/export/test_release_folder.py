@@ -13,9 +13,11 @@ from clefquant.export import plugin, release_folder, shards
 from clefquant.export.figures import RELEASE_KEY
 from clefquant.export.release_folder import export_release
 from clefquant.export.sums import SUMS_FILE, release_files
-from clefquant.export.verified import complete_card, verified_sha256
+from clefquant.export.tables import shrink_tables
+from clefquant.export.verified import check_report, complete_card, verified_sha256
 from clefquant.release.artefact import sha256_file
 from clefquant.release.headers import read_backbone
+from clefquant.release.release import open_release
 
 
 def _row(name: str, agreement: float, kl: float) -> dict:
@@ -133,6 +135,17 @@ def test_calibration_sources_and_licences_are_listed(mixed, tmp_path):
     text = (done.path / "README.md").read_text()
     assert "1,200 records, 98,765 tokens" in text
     assert "| spam (somewhere/spam) | CC BY 4.0 | 1,200 |" in text
+
+
+def test_a_report_without_the_key_is_matched_by_the_fingerprint(mixed, tmp_path):
+    done = export_release(mixed, tmp_path / "release")
+    right = {"parents": {"candidate": open_release(done.path).fingerprint}}
+    check_report(done.path, right)
+    with pytest.raises(CheckFailed, match="another release"):
+        check_report(done.path, {"parents": {"candidate": "0" * 64}})
+    shrunk = shrink_tables(mixed, tmp_path / "int8")
+    with pytest.raises(CheckFailed, match="which int8 tables"):
+        check_report(shrunk.path, right)
 
 
 def test_any_other_change_is_not_the_verified_release(mixed, tmp_path):
