@@ -22,6 +22,7 @@ from clefquant.quantize.statistics import collect_statistics
 from clefquant.release.code import release_code
 from clefquant.release.load import load_release, option_logits
 from clefquant.release.release import open_release
+from clefquant.sensitivity.shards import BATCH_TOKENS
 from clefquant.sensitivity.sweep import sweep
 
 
@@ -51,6 +52,7 @@ def main() -> None:
     encoded = [record.encoded for record in records]
     list(option_logits(loaded, encoded[:4]))  # first calls allocate and compile
 
+    batch_tokens = BATCH_TOKENS[loaded.device.type]  # the same for both
     pairs = [(unit, name) for unit in release.units for name in formats]
     step = max(1, len(pairs) // options.sample) if options.sample else 1
     chosen = pairs[::step]
@@ -58,10 +60,10 @@ def main() -> None:
     def full() -> None:
         for unit, name in chosen:
             with simulated(loaded, quantize_from_disk(release, unit, name, amax)):
-                list(option_logits(loaded, encoded))
+                list(option_logits(loaded, encoded, batch_tokens=batch_tokens))
 
     with tempfile.TemporaryDirectory() as folder:
-        swept = timed(lambda: sweep(loaded, amax, records, formats, Path(folder)))
+        swept = timed(lambda: sweep(loaded, amax, records, formats, Path(folder), batch_tokens=batch_tokens))
     whole = [seconds * len(pairs) / len(chosen) for seconds in timed(full)]
     result = {
         "model": options.model,

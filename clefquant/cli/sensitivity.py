@@ -39,7 +39,9 @@ def sensitivity(
         int | None, typer.Option("--max-formats", help="Most formats in use, besides bf16.", show_default=False)
     ] = None,
     candidates: Annotated[int, typer.Option("--candidates", min=1, help="Layouts to build and measure.")] = 12,
-    batch_tokens: Annotated[int, typer.Option("--batch-tokens", min=1, help="Tokens of a padded batch.")] = 4096,
+    batch_tokens: Annotated[
+        int | None, typer.Option("--batch-tokens", min=1, help="Tokens of a padded batch.", show_default="by device")
+    ] = None,
     cache_bytes: Annotated[
         str, typer.Option("--cache-bytes", help="Hidden states kept in memory; beyond it on disk.")
     ] = "4GiB",

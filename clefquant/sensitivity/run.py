@@ -24,7 +24,7 @@ from clefquant.sensitivity.plan import NO_CONSTRAINTS, Constraints, check_within
 from clefquant.sensitivity.probe import NOISE
 from clefquant.sensitivity.select import DEFAULT_CANDIDATES, select
 from clefquant.sensitivity.selection import Selection
-from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, check_disjoint
+from clefquant.sensitivity.shards import BATCH_TOKENS, DEFAULT_SHARD_TOKENS, check_disjoint
 from clefquant.sensitivity.spread import RayRunner, connect
 from clefquant.sensitivity.states import DEFAULT_CACHE_BYTES
 from clefquant.sensitivity.store import ProbeStore
@@ -55,7 +55,7 @@ def run_sensitivity(
     metric: Metric = "measured",
     constraints: Constraints = NO_CONSTRAINTS,
     candidates: int = DEFAULT_CANDIDATES,
-    batch_tokens: int = DEFAULT_BATCH_TOKENS,
+    batch_tokens: int | None = None,
     shard_tokens: int = DEFAULT_SHARD_TOKENS,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
     ray_address: str | None = None,
@@ -66,8 +66,9 @@ def run_sensitivity(
 
     ``calibration`` and ``evaluation`` are stored sets of this release. ``out`` may hold an interrupted run, which is
     continued unless ``restart``. ``metric`` ``fisher`` estimates the units' damage from one backward pass instead of
-    probing; candidates are measured all the same. ``ray_address``: spread the probes over a Ray cluster (``auto`` for
-    one on this machine). Everything that can be refused is refused before the first slow step.
+    probing; candidates are measured all the same. ``batch_tokens`` None: by device. ``ray_address``: spread the
+    probes over a Ray cluster (``auto`` for one on this machine). Everything that can be refused is refused before the
+    first slow step.
     """
     names = checked_formats(release, formats)
     check_request(release, names, budget, constraints)
@@ -85,6 +86,7 @@ def run_sensitivity(
 
     input_amax = calibrated_amax(release, stored[0], out / STATISTICS_FILE, progress)
     loaded = load_release(release)
+    batch_tokens = batch_tokens or BATCH_TOKENS.get(loaded.device.type, DEFAULT_BATCH_TOKENS)
     if metric == "fisher":
         table = fisher_table(
             loaded,

@@ -14,6 +14,8 @@ from clefquant.release.load import batches
 
 #: Tokens of one shard: what a probe can lose when the sweep is killed.
 DEFAULT_SHARD_TOKENS = 65_536
+#: Tokens of a padded batch: on a CPU padding costs more than larger batches gain, a GPU wants them large.
+BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}
 
 
 @dataclass(frozen=True)
