@@ -1,11 +1,10 @@
-"""Pictures of a sweep and a selection, as PNG files."""
+"""Pictures of a sweep, as PNG files."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from clefquant.sensitivity.selection import Selection
 from clefquant.sensitivity.stability import rank_intervals
 from clefquant.sensitivity.table import SensitivityTable
 
@@ -18,18 +17,14 @@ _OTHER_COLORS = ("#762a83", "#01665e", "#8c510a", "#c51b7d")
 def draw_table(table: SensitivityTable, out: Path) -> dict[str, Path]:
     """Heat map, damage per byte saved and stability of ranks."""
     return {
-        "heat map": _save(_heat_map(table), out / "sensitivity_heat_map.png"),
-        "damage per byte": _save(_damage_per_byte(table), out / "sensitivity_damage_per_byte.png"),
-        "rank stability": _save(_stability(table), out / "sensitivity_rank_stability.png"),
+        "heat map": save_figure(_heat_map(table), out / "sensitivity_heat_map.png"),
+        "damage per byte": save_figure(_damage_per_byte(table), out / "sensitivity_damage_per_byte.png"),
+        "rank stability": save_figure(_stability(table), out / "sensitivity_rank_stability.png"),
     }
 
 
-def draw_selection(table: SensitivityTable, selection: Selection, out: Path) -> dict[str, Path]:
-    """The frontier with its measured points."""
-    return {"frontier picture": _save(_frontier(table, selection), out / "frontier.png")}
-
-
-def _new(width: float, height: float, columns: int = 1) -> tuple[Any, Any]:
+def new_figure(width: float, height: float, columns: int = 1) -> tuple[Any, Any]:
+    """A figure of its own (no global state) and its row of axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -38,7 +33,8 @@ def _new(width: float, height: float, columns: int = 1) -> tuple[Any, Any]:
     return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
-def _save(figure: Any, path: Path) -> Path:
+def save_figure(figure: Any, path: Path) -> Path:
+    """Write a PNG."""
     figure.savefig(path, dpi=_DPI)
     return path
 
@@ -51,7 +47,7 @@ def _heat_map(table: SensitivityTable) -> Any:
     tallest = max(map(len, layers_of.values()))
     values = [np.log10(max(e.kl, 1e-12)) for e in table.entries if not e.failed_logits]
     norm = Normalize(min(values, default=-6), max(values, default=0))
-    figure, axes = _new(2.4 + 0.9 * len(table.formats) * len(_KINDS), 1.8 + 0.28 * tallest, len(_KINDS))
+    figure, axes = new_figure(2.4 + 0.9 * len(table.formats) * len(_KINDS), 1.8 + 0.28 * tallest, len(_KINDS))
     image = None
     for axis, (kind, title) in zip(axes, _KINDS, strict=True):
         layers = layers_of[kind]
@@ -86,7 +82,7 @@ def _heat_map(table: SensitivityTable) -> Any:
 
 def _damage_per_byte(table: SensitivityTable) -> Any:
     """KL against bytes saved, one mark per unit and format."""
-    figure, (axis,) = _new(8.5, 5.0)
+    figure, (axis,) = new_figure(8.5, 5.0)
     markers = {"gdn": "o", "attention": "^", "mlp": "s"}
     known = {unit.name: unit for unit in table.units}
     for number, name in enumerate(table.formats):
@@ -115,7 +111,7 @@ def _damage_per_byte(table: SensitivityTable) -> Any:
 
 def _stability(table: SensitivityTable) -> Any:
     """Rank of each unit by KL with its 90 % interval over resampled records, a panel per format."""
-    figure, axes = _new(1.8 + 2.9 * len(table.formats), 1.5 + 0.22 * len(table.units), len(table.formats))
+    figure, axes = new_figure(1.8 + 2.9 * len(table.formats), 1.5 + 0.22 * len(table.units), len(table.formats))
     for number, (axis, name) in enumerate(zip(axes, table.formats, strict=True)):
         found = sorted(rank_intervals(table, name), key=lambda item: item.rank)
         rows = np.arange(len(found))
@@ -129,61 +125,6 @@ def _stability(table: SensitivityTable) -> Any:
         axis.set(xlabel="rank (1 = least damage)", title=name)
         axis.grid(alpha=0.25, axis="x")
     figure.suptitle(f"{table.model}: how sure the order of units is (90 % of resampled sets)", fontsize=11)
-    return figure
-
-
-def _frontier(table: SensitivityTable, selection: Selection) -> Any:
-    """Predicted frontier, measured candidates and the choice, KL against size of the release."""
-    figure, (axis,) = _new(8.0, 5.0)
-    sizes, losses = zip(*selection.points, strict=True)
-    positive = [(size / 1e6, loss) for size, loss in zip(sizes, losses, strict=True) if loss > 0]
-    axis.step(
-        [size for size, _ in positive],
-        [loss for _, loss in positive],
-        where="post",
-        color="#999999",
-        lw=1.2,
-        label="predicted frontier",
-    )
-    done = [c for c in selection.candidates if c.figures]
-    axis.errorbar(
-        [c.total_bytes / 1e6 for c in done], [c.figures["kl"].value for c in done],
-        [min(c.figures["kl"].error or 0.0, 0.9 * c.figures["kl"].value) for c in done],
-        fmt="o", color="#2166ac", ms=5, alpha=0.7, lw=0.8, label="candidates, measured on the choosing part",
-    )  # fmt: skip
-    axis.plot(
-        [c.total_bytes / 1e6 for c in done],
-        [c.predicted_kl for c in done],
-        "x",
-        color="#2166ac",
-        ms=5,
-        alpha=0.5,
-        label="candidates, predicted",
-    )
-    if figure_kl := selection.held_out.get("kl"):
-        axis.errorbar(
-            [selection.choice.total_bytes / 1e6],
-            [figure_kl.value],
-            [figure_kl.error or 0.0],
-            fmt="*",
-            color="#b2182b",
-            ms=14,
-            label="chosen, measured on the held-out part",
-        )
-    # the part around the choice: the far end of a frontier is decades below anything measured
-    shown = [c.figures["kl"].value for c in done] + [c.predicted_kl for c in done]
-    low = min((value for value in shown if value > 0), default=1e-9)
-    high = max([*(loss for _, loss in positive), *shown], default=1.0)
-    right = max([size for size, loss in positive if loss > low / 100] + [c.total_bytes / 1e6 for c in done])
-    left = min(size / 1e6 for size in sizes)
-    axis.set_xlim(left - 0.03 * (right - left), right + 0.03 * (right - left))
-    axis.set_ylim(low / 100, 3 * high)
-    axis.set(
-        yscale="log", xlabel="MB of the release's weights, joint head included", ylabel="KL in nats (± standard error)"
-    )
-    axis.set_title(f"{table.model}: budget {selection.budget}", fontsize=11)
-    axis.grid(alpha=0.25, which="both")
-    axis.legend(fontsize=8)
     return figure
 
 

@@ -17,9 +17,10 @@ from clefquant.release.release import Release
 from clefquant.sensitivity.assemble import Metric, assemble, checked_formats, unit_infos
 from clefquant.sensitivity.budget import parse_budget
 from clefquant.sensitivity.fisher import fisher_table
+from clefquant.sensitivity.frontier_picture import draw_selection
 from clefquant.sensitivity.measure import Measurer
 from clefquant.sensitivity.parts import split_evaluation
-from clefquant.sensitivity.pictures import draw_selection, draw_table
+from clefquant.sensitivity.pictures import draw_table
 from clefquant.sensitivity.plan import NO_CONSTRAINTS, Constraints, check_within_reach, planning_options
 from clefquant.sensitivity.probe import NOISE
 from clefquant.sensitivity.select import DEFAULT_CANDIDATES, select

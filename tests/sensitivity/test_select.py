@@ -7,9 +7,10 @@ from clefquant.errors import InputError
 from clefquant.sensitivity.baselines import first_units, published_greedy, random_layouts
 from clefquant.sensitivity.candidates import candidates
 from clefquant.sensitivity.frontier import pareto_frontier
+from clefquant.sensitivity.frontier_picture import draw_selection
 from clefquant.sensitivity.measure import Measurer
 from clefquant.sensitivity.parts import Parts, split_evaluation
-from clefquant.sensitivity.pictures import draw_selection, draw_table
+from clefquant.sensitivity.pictures import draw_table
 from clefquant.sensitivity.plan import NO_CONSTRAINTS, plan, planning_options
 from clefquant.sensitivity.select import additivity_residual, select
 from clefquant.sensitivity.stability import rank_intervals
