@@ -20,6 +20,7 @@ from clefquant.release.code import release_code
 from clefquant.release.load import load_release
 from clefquant.release.release import open_release
 from clefquant.sensitivity.baselines import first_units, published_greedy, random_layouts
+from clefquant.sensitivity.fisher import fisher_table, rank_correlation
 from clefquant.sensitivity.measure import Measurer
 from clefquant.sensitivity.parts import split_evaluation
 from clefquant.sensitivity.plan import Constraints
@@ -63,6 +64,7 @@ def main() -> None:
     loaded = load_release(release)
     table = sweep(loaded, amax, parts.sweep, ["fp8", "nvfp4", "mxfp4"], options.out)
 
+    estimate = fisher_table(loaded, amax, parts.sweep, table.formats)
     limit = size_of_first_mlps(table, options.mlps)
     budget = f"{limit + table.other_bytes + table.head_bytes}B"
     layouts = {
@@ -92,6 +94,7 @@ def main() -> None:
     result = {
         "budget": budget,
         "records": {name: len(part) for name, part in parts._asdict().items()},
+        "fisher_rank_correlation": rank_correlation(estimate.entries, table.entries),
         "kl": {name: entry.kl for name, entry in measured.items()},
         "ratios": {
             f"{name} / {other}": [round(value, 3) for value in ratio(measured[name], entry)]
@@ -102,7 +105,9 @@ def main() -> None:
         "layouts": {name: kept[name] for name in kept if not name.startswith("random")},
     }
     (options.out / "planning.json").write_text(json.dumps(result, indent=2))
-    print(json.dumps({key: result[key] for key in ("budget", "records", "ratios")}, indent=2))
+    print(
+        json.dumps({key: result[key] for key in ("budget", "records", "fisher_rank_correlation", "ratios")}, indent=2)
+    )
 
 
 if __name__ == "__main__":
