@@ -7,9 +7,8 @@ import os
 import signal
 import sys
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, NoReturn
 
-import click
 import typer
 
 from clefquant import __version__
@@ -21,6 +20,8 @@ COMMANDS = (
     "run", "calibrate", "sensitivity", "plan", "quantize", "shrink-tables", "export", "audit", "verify", "compare",
     "publish", "nano", "inspect", "doctor",
 )  # fmt: skip
+
+_INTERRUPTED = 130
 
 app = typer.Typer(
     name="clefquant",
@@ -49,7 +50,7 @@ def _options(
     ] = False,
 ) -> None:
     context.obj = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    if not verbose:
+    if as_json or not verbose:
         _silence_libraries()
 
 
@@ -59,6 +60,7 @@ def _silence_libraries() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("LLM_COMPRESSOR_LOG_DISABLED", "true")  # it logs to stdout, where our JSON goes
     from loguru import logger
 
     logger.disable("llmcompressor")
@@ -75,25 +77,21 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     output = Output()
     try:
-        app(standalone_mode=False)
+        app()  # ends in SystemExit, also on wrong usage (2) and Ctrl-C (130)
     except ClefquantError as error:
-        output.console.print(f"error: {error}", markup=False, soft_wrap=True)
-        sys.exit(error.exit_code)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
-        output.console.print(
-            "interrupted; finished work is kept, run the same command again to continue", soft_wrap=True
-        )
-        sys.exit(130)
+        _fail(output, str(error), error.exit_code)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            say = "interrupted; finished work is kept, run the same command again to continue"
+            output.console.print(say, soft_wrap=True)
+        raise
     except OSError as error:
         if error.errno is None:
             raise
-        failure = PrerequisiteError(
-            f"{error.filename or 'writing'}: {error.strerror}. Free space or choose another place."
-        )
-        output.console.print(f"error: {failure}", markup=False, soft_wrap=True)
-        sys.exit(failure.exit_code)
+        failure = f"{error.filename or 'writing'}: {error.strerror}. Free space or choose another place."
+        _fail(output, failure, PrerequisiteError.exit_code)
+
+
+def _fail(output: Output, message: str, code: int) -> NoReturn:
+    output.console.print(f"error: {message}", markup=False, soft_wrap=True)
+    sys.exit(code)
