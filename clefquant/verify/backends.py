@@ -17,7 +17,8 @@ from clefquant.release.load import LoadedRelease, default_device
 from clefquant.release.release import Release
 from clefquant.verify.answers import KIND, SCHEMA_VERSION, Answer, read_answers, write_answers
 from clefquant.verify.chunks import Shard, answer_in_chunks, discard
-from clefquant.verify.reference import origin
+from clefquant.verify.reference import ONE_AT_A_TIME, origin
+from clefquant.verify.results import Served
 from clefquant.verify.runner_http import answer_over_http
 from clefquant.verify.runner_vllm import answer_with_vllm
 from clefquant.verify.simulated import load_simulated
@@ -28,9 +29,13 @@ SIMULATE, VLLM = "simulate", "vllm"
 
 @dataclass(frozen=True)
 class Candidate:
-    """Answers with how they were made. ``performance`` is None unless an engine really served them."""
+    """Answers with how they were made. ``performance`` is None unless an engine really served them.
+
+    ``variants``: some questions answered again by the same engine, one record at a time.
+    """
 
     answers: list[Answer]
+    variants: dict[str, list[Answer]]
     file: Path
     backend: dict[str, Any]
     performance: dict[str, Any] | None = field(default=None)
@@ -93,16 +98,20 @@ def candidate_answers(
                 parts, records, opener, batch_tokens,
                 head={"part_of": key}, title="candidate, simulated", shard=shard, progress=progress,
             )  # fmt: skip
-            about, performance = _simulated_by(decides), None
+            served = Served(answers, [], _simulated_by(decides), {})
         elif kind == VLLM:
             assert python is not None
-            answers, about, performance = answer_with_vllm(python, release, records, out, progress, engine)
+            served = answer_with_vllm(python, release, records, out, progress, engine)
         else:
-            answers, about, performance = answer_over_http(backend, records, progress)
-        write_answers(path, answers, {**head, "backend": {"kind": kind, **about}, "performance": performance})
+            served = answer_over_http(backend, records, progress)
+        about = {"kind": kind, **served.about}
+        again = {ONE_AT_A_TIME: served.alone} if served.alone else {}
+        write_answers(
+            path, served.answers, {**head, "backend": about, "performance": served.performance or None}, again
+        )
         discard(out / ".parts" / key)
     file = read_answers(path)
-    return Candidate(file.answers, path, file.head["backend"], file.head["performance"])
+    return Candidate(file.answers, file.variants, path, file.head["backend"], file.head["performance"])
 
 
 def _simulated_by(decides: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 from clefquant.verify.words import interval, share, small, table
 
 Report = Mapping[str, Any]
+_SECTIONS = {"types": "question type", "lengths": "input length"}
 
 
 def markdown(report: Report) -> str:
@@ -14,9 +15,9 @@ def markdown(report: Report) -> str:
     tables, parts = report["tables"], [f"# {name} against {base}\n", f"**{report['verdict']['headline']}**\n"]
     parts += ["".join(f"- {reason}\n" for reason in report["verdict"]["reasons"])]
     parts += ["## Accuracy and agreement with BF16\n", _groups(tables), _legend(report)]
-    parts += ["## Noise floor\n", _noise(report["noise"])]
-    for title, key in (("By question type", "types"), ("By input length (tokens)", "lengths")):
-        parts += [f"## {title}\n", _compact(tables[key], title)]
+    parts += ["## Noise floor\n", _noise([*report["noise"], *report["served_noise"]])]
+    for title, key in (("Type", "types"), ("Tokens", "lengths")):
+        parts += [f"## By {_SECTIONS[key]}\n", _compact(tables[key], title)]
     parts += ["## By BF16 margin\n", _margins(tables["margins"])]
     parts += ["## Probabilities\n", _probabilities(tables["all"][0])]
     if report["performance"]:

@@ -46,6 +46,10 @@ def make_report(
         _noise_row(NOISE_NAMES[name], asked, reference.answers, again, seed)
         for name, again in reference.variants.items()
     ]
+    served_noise = [
+        _noise_row("This release again, one at a time", asked, candidate.answers, again, seed)
+        for again in candidate.variants.values()
+    ]
     paired = paired_accuracy(m)
     limits = judge(gate, tables) if gate else None
     failures = None if limits is None else [describe_failure(one) for one in limits if not one["passed"]]
@@ -80,6 +84,7 @@ def make_report(
         "gate": None if gate is None else {"judge": gate.judge, "limits": limits},
         "tables": tables,
         "noise": noise,
+        "served_noise": served_noise,
         "performance": candidate.performance,
         "plots": {"kl": kl_histogram(m), "reliability": reliability(m), "frontier": frontier},
         "worst": worst_questions(pairs, m, records, candidate.answers),
@@ -88,7 +93,7 @@ def make_report(
 
 
 def _noise_row(name: str, asked: Sequence[Asked], answers: Sequence[Answer], again: Sequence[Answer], seed: int) -> Row:
-    """A row of BF16 against itself over the questions that were answered again."""
+    """A row of a model against itself over the questions that were answered again."""
     keys = {answer.key for answer in again}
     chosen = [one for one in asked if (one.record, one.question) in keys]
     pairs = join(chosen, [answer for answer in answers if answer.key in keys], again)

@@ -2,7 +2,7 @@
 record."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,17 @@ from clefquant.calibration.stored import StoredRecord
 from clefquant.errors import CheckFailed
 from clefquant.verify.answers import Answer, failed
 from clefquant.verify.join import request_order
+
+
+class Served(NamedTuple):
+    """What an engine that really ran gave: all records together, some of them again one at a time, itself, its
+    speed.
+    """
+
+    answers: list[Answer]
+    alone: list[Answer]
+    about: dict[str, Any]
+    performance: dict[str, Any]
 
 
 def answers_of(records: Sequence[StoredRecord], results: Sequence[Mapping[str, Any]], engine: str) -> list[Answer]:

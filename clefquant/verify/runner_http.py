@@ -12,19 +12,16 @@ from typing import Any
 from clefquant.calibration.stored import StoredRecord
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.progress import Progress
-from clefquant.verify.answers import Answer
 from clefquant.verify.performance import WARM_UP, latency_rows, latency_sample, throughput
-from clefquant.verify.results import answers_of
+from clefquant.verify.results import Served, answers_of
 
 CONCURRENCY = 32
 _TIMEOUT_S = 600.0
 _BUSY_TRIES = 30
 
 
-def answer_over_http(
-    url: str, records: Sequence[StoredRecord], progress: Progress
-) -> tuple[list[Answer], dict[str, Any], dict[str, Any]]:
-    """Answers, a description of the server, and its speed: some records one at a time, then all with 32 clients.
+def answer_over_http(url: str, records: Sequence[StoredRecord], progress: Progress) -> Served:
+    """What the server answered and how fast: some records one at a time, then all with 32 clients.
 
     PrerequisiteError when it cannot be reached; InputError when it refuses a record or returns no logits. A failure
     inside the server (5xx) is no answer: NaN, with the server's message.
@@ -32,10 +29,10 @@ def answer_over_http(
     endpoint = url.rstrip("/") + "/v1/systemone"
     for record in records[:WARM_UP]:
         _ask(endpoint, record)
-    sample, seconds = latency_sample(records), []
+    sample, seconds, alone = latency_sample(records), [], []
     for index in sample:
         start = time.perf_counter()
-        _ask(endpoint, records[index])
+        alone.append(_ask(endpoint, records[index]))
         seconds.append(time.perf_counter() - start)
     results: list[dict[str, Any]] = []
     start = time.perf_counter()
@@ -50,7 +47,8 @@ def answer_over_http(
         "throughput": throughput(records, elapsed, f"{CONCURRENCY} clients over HTTP"),
         "latency": latency_rows(records, sample, seconds),
     }
-    return answers_of(records, results, "the server"), about, performance
+    chosen = answers_of([records[index] for index in sample], alone, "the server")
+    return Served(answers_of(records, results, "the server"), chosen, about, performance)
 
 
 def _ask(endpoint: str, record: StoredRecord) -> dict[str, Any]:

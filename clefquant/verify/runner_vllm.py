@@ -16,9 +16,8 @@ from clefquant.calibration.stored import StoredRecord
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.progress import Progress
 from clefquant.release.release import Release
-from clefquant.verify.answers import Answer
 from clefquant.verify.performance import WARM_UP, latency_rows, latency_sample, throughput
-from clefquant.verify.results import answers_of
+from clefquant.verify.results import Served, answers_of
 
 WORKER = Path(__file__).with_name("templates") / "vllm_worker.py"
 _LOG_TAIL_LINES = 15
@@ -31,8 +30,8 @@ def answer_with_vllm(
     out: Path,
     progress: Progress,
     engine: Mapping[str, Any] | None = None,
-) -> tuple[list[Answer], dict[str, Any], dict[str, Any]]:
-    """Answers, a description of the engine, and its speed. ``engine``: keyword arguments of ``ClefVLLM``. The
+) -> Served:
+    """What the engine answered and how fast. ``engine``: keyword arguments of ``ClefVLLM``. The
     engine's own log is kept as ``vllm.log`` in ``out``.
 
     PrerequisiteError when the other environment lacks the plugin or the engine does not come up.
@@ -76,4 +75,5 @@ def answer_with_vllm(
         "throughput": throughput(records, result["all_s"], "all at once, offline"),
         "latency": latency_rows(records, sample, result["alone_s"]),
     }
-    return answers_of(records, result["answers"], "vLLM"), about, performance
+    alone = answers_of([records[index] for index in sample], result["alone_answers"], "vLLM")
+    return Served(answers_of(records, result["answers"], "vLLM"), alone, about, performance)

@@ -56,7 +56,7 @@ def serving(tmp_path, monkeypatch) -> Path:
 
 
 def test_the_worker_answers_and_times(serving, tiny, stored, tmp_path):
-    answers, about, speed = answer_with_vllm(serving, tiny, stored, tmp_path, SILENT)
+    answers, alone, about, speed = answer_with_vllm(serving, tiny, stored, tmp_path, SILENT)
     assert len(answers) == sum(len(record.record["questions"]) for record in stored)
     assert answers[0].options == ("true", "false")
     assert answers[0].logits.tolist() == [4.0, 5.0]
@@ -65,12 +65,13 @@ def test_the_worker_answers_and_times(serving, tiny, stored, tmp_path):
     assert speed["throughput"]["records"] == len(stored)
     assert speed["throughput"]["tokens_per_s"] > 0
     assert sum(row["requests"] for row in speed["latency"]) == len(stored)
+    assert {one.record for one in alone} == {record.record_id for record in stored}
     assert "engine closed" in (tmp_path / "vllm.log").read_text()
 
 
 def test_a_record_the_engine_cannot_answer_is_nan_alone(serving, tiny, stored, tmp_path):
     stored[2].record["state"] = "poison"
-    answers, _, _ = answer_with_vllm(serving, tiny, stored, tmp_path, SILENT)
+    answers, *_ = answer_with_vllm(serving, tiny, stored, tmp_path, SILENT)
     bad = [answer for answer in answers if answer.error]
     assert {answer.record for answer in bad} == {stored[2].record_id}
     assert all(np.isnan(answer.logits).all() for answer in bad)
@@ -128,9 +129,10 @@ def good(body):
 
 def test_a_server_is_asked_for_raw_logits(stored):
     with Server(good) as server:
-        answers, about, speed = answer_over_http(server.url, stored, SILENT)
+        answers, alone, about, speed = answer_over_http(server.url, stored, SILENT)
     assert all(body["return"] == ["logits"] for body in server.bodies)
     assert about["served_model"] == "tiny"
+    assert len(alone) == len(answers)
     assert [answer.record for answer in answers[:4]] == [stored[0].record_id] * 4
     assert speed["throughput"]["concurrency"] == "32 clients over HTTP"
 
@@ -147,7 +149,7 @@ def test_a_busy_server_is_asked_again_and_a_failure_is_nan(stored):
         return good(body)
 
     with Server(reply) as server:
-        answers, _, _ = answer_over_http(server.url, stored, SILENT)
+        answers, *_ = answer_over_http(server.url, stored, SILENT)
     assert {answer.record for answer in answers if answer.error} == {stored[1].record_id}
 
 
@@ -176,6 +178,7 @@ def test_a_whole_run_over_http_reports_speed(tiny, evaluation, folder, monkeypat
     assert report.value["performance"]["latency"]
     page = report.html.read_text()
     assert "One request at a time" in page
+    assert "This release again, one at a time" in page
     assert "## Speed" in report.markdown.read_text()
 
 

@@ -39,10 +39,10 @@ def main() -> None:
     with ClefVLLM(job["model"], **job["engine"]) as engine:
         for record in records[: job["warm_up"]]:
             answer(engine, record)
-        alone = []
+        alone, alone_answers = [], []
         for index in job["alone"]:
             start = time.perf_counter()
-            answer(engine, records[index])
+            alone_answers.append(answer(engine, records[index]))
             alone.append(time.perf_counter() - start)
         start = time.perf_counter()
         answers = answer_all(engine, records)
@@ -52,6 +52,7 @@ def main() -> None:
         result = {
             "answers": answers,
             "alone_s": alone,
+            "alone_answers": alone_answers,
             "all_s": seconds,
             "chip": torch.cuda.get_device_name() if cuda else "CPU",
             "device_memory_gib": round((total - free) / 2**30, 2) if cuda else None,
