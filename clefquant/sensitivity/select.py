@@ -25,6 +25,7 @@ from clefquant.sensitivity.selection import Candidate, Selection
 from clefquant.sensitivity.table import Entry, Figure, SensitivityTable
 
 DEFAULT_CANDIDATES = 12
+_CLEAR_ERRORS = 2.0
 
 
 def select(
@@ -40,16 +41,16 @@ def select(
     """Plan, measure up to ``count`` candidates on ``parts.choice``, choose, and measure the choice on
     ``parts.held_out``.
 
-    Chosen is the least measured KL within a size budget, or the smallest layout measured within a ``kl=`` ceiling
-    (the least KL when none is; :attr:`Selection.within` then is false).
+    Chosen is the least measured KL within a size budget, candidates that cannot be told from it included (the least
+    predicted of them); for a ``kl=`` ceiling the smallest layout measured within it (when none is,
+    :attr:`Selection.within` is false).
     """
     first = plan(table, budget, constraints)
     options = planning_options(table, constraints)
     frontier = pareto_frontier(options, constraints.max_formats)
     plans = _candidate_plans(table, first, budget, options, frontier, constraints, count, seed)
     measured = measurer.measure([p.units for p in plans], parts.choice, "measuring candidates")
-    usable = [index for index, entry in enumerate(measured) if not entry.failed_logits]
-    chosen, within = _choose(plans, measured, usable, budget)
+    chosen, within = choose(plans, measured, budget)
     layout = plans[chosen].units
     (held_out,) = measurer.measure([layout], parts.held_out, "honest figure")
     (swept,) = measurer.measure([layout], _in_order(parts.sweep, table), "additivity")
@@ -106,15 +107,30 @@ def _candidate_plans(
     return [make_plan(table, dict(zip(names, chosen, strict=True)), budget) for chosen in layouts]
 
 
-def _choose(plans: Sequence[Plan], measured: Sequence[Entry], usable: Sequence[int], budget: str) -> tuple[int, bool]:
+def choose(plans: Sequence[Plan], measured: Sequence[Entry], budget: str) -> tuple[int, bool]:
+    """Index of the chosen plan, and whether it keeps a ``kl=`` ceiling (always true for a size).
+
+    Among plans whose measured KL cannot be told from the best one's (paired over records), the least predicted KL
+    decides: the sum over units rests on more records and more probes than the last digit of a joint measurement.
+    """
     wanted = parse_budget(budget)
+    usable = [index for index, entry in enumerate(measured) if not entry.failed_logits]
     if not usable:
         return 0, False
+    if wanted.kind == "kl":
+        within = [index for index in usable if measured[index].kl <= wanted.value]
+        if within:
+            return min(within, key=lambda index: (plans[index].total_bytes, measured[index].kl)), True
     best = min(usable, key=lambda index: (measured[index].kl, plans[index].total_bytes))
-    if wanted.kind != "kl":
-        return best, True
-    within = [index for index in usable if measured[index].kl <= wanted.value]
-    return (min(within, key=lambda index: plans[index].total_bytes), True) if within else (best, False)
+    tied = [index for index in usable if not _clearly_above(measured[index], measured[best])]
+    return min(tied, key=lambda index: (plans[index].predicted_kl, plans[index].total_bytes)), wanted.kind != "kl"
+
+
+def _clearly_above(entry: Entry, best: Entry) -> bool:
+    """Whether an entry's KL exceeds the best one's by more than two standard errors of the difference per record."""
+    difference = np.array(entry.record_kl) - np.array(best.record_kl)
+    mean = mean_over_records(difference, np.arange(len(difference)))
+    return mean.error is not None and mean.value > _CLEAR_ERRORS * mean.error
 
 
 def _in_order(records: Sequence[StoredRecord], table: SensitivityTable) -> list[StoredRecord]:

@@ -11,11 +11,12 @@ from clefquant.sensitivity.frontier_picture import draw_selection
 from clefquant.sensitivity.measure import Measurer
 from clefquant.sensitivity.parts import Parts, split_evaluation
 from clefquant.sensitivity.pictures import draw_table
-from clefquant.sensitivity.plan import NO_CONSTRAINTS, plan, planning_options
-from clefquant.sensitivity.select import additivity_residual, select
+from clefquant.sensitivity.plan import NO_CONSTRAINTS, Plan, plan, planning_options
+from clefquant.sensitivity.select import additivity_residual, choose, select
 from clefquant.sensitivity.stability import rank_intervals
 from clefquant.sensitivity.store import ProbeStore
 from clefquant.sensitivity.sweep import sweep
+from clefquant.sensitivity.table import Entry, Figure
 
 
 @pytest.fixture(scope="module")
@@ -112,10 +113,37 @@ def selected(tmp_path_factory: pytest.TempPathFactory, tiny_loaded, records, inp
         yield out, table, parts, measurer, select(measurer, table, "7bits", parts, count=4)
 
 
-def test_the_choice_is_the_best_measured_candidate_within_the_budget(selected):
+def planned(predicted: float, size: int) -> Plan:
+    return Plan({}, size, predicted, None, "6bits")
+
+
+def measured(*record_kl: float) -> Entry:
+    figure = Figure(value=sum(record_kl) / len(record_kl), error=None, questions=len(record_kl))
+    return Entry(unit="", format="layout", figures={"kl": figure}, record_kl=list(record_kl))
+
+
+def test_the_best_measured_is_chosen_and_the_prediction_decides_between_equals():
+    plans = [planned(3e-5, 90), planned(1e-5, 100), planned(2e-5, 95)]
+    clear = [measured(1.0, 1.1, 0.9, 1.0), measured(2.0, 2.1, 1.9, 2.0), measured(3.0, 3.1, 2.9, 3.0)]
+    assert choose(plans, clear, "6bits") == (0, True)
+    noisy = [measured(1.0, 1.1, 0.9, 1.0), measured(0.2, 3.0, 0.1, 0.9), measured(3.0, 3.1, 2.9, 3.0)]
+    assert choose(plans, noisy, "6bits") == (1, True)  # 1.05 against 1.0, within the noise of either
+    broken = Entry(unit="", format="layout", failed_logits=1)
+    assert choose(plans, [broken, *clear[1:]], "6bits") == (1, True)
+    assert choose(plans, [broken] * 3, "6bits") == (0, False)
+
+
+def test_a_ceiling_is_kept_by_the_smallest_measured_within_it():
+    plans = [planned(1e-5, 100), planned(2e-5, 80), planned(3e-5, 60)]
+    entries = [measured(0.5, 0.5), measured(0.9, 0.9), measured(1.5, 1.5)]
+    assert choose(plans, entries, "kl=1") == (1, True)
+    assert choose(plans, entries, "kl=0.1") == (0, False)
+
+
+def test_the_choice_and_its_figures_reach_the_layout(selected):
     _, table, _, _, found = selected
-    measured = [candidate.figures["kl"].value for candidate in found.candidates]
-    assert found.chosen == measured.index(min(measured))
+    values = [candidate.figures["kl"].value for candidate in found.candidates]
+    assert values[found.chosen] <= 2 * min(values)
     assert found.within
     assert all(table.layout(c.units, None).bits_per_weight <= 7 for c in found.candidates)
     layout = found.layout(table)
