@@ -76,12 +76,11 @@ def compare(paths: Sequence[Path], out: Path) -> Comparison:
 
 
 def _names(reports: Sequence[Row], paths: Sequence[Path]) -> list[str]:
-    """Names of the candidates, with the report's folder where two are alike."""
+    """Names of the candidates, with the report's folder where two are alike: its name, or its path when that is too."""
     names = [str(report["candidate"]["name"]) for report in reports]
-    folders = [str(path.parent if path.is_file() else path) for path in paths]
-    return [
-        name if names.count(name) == 1 else f"{name} ({folder})" for name, folder in zip(names, folders, strict=True)
-    ]
+    folders = [(path.parent if path.is_file() else path).resolve() for path in paths]
+    spelled = [folder.name if [f.name for f in folders].count(folder.name) == 1 else str(folder) for folder in folders]
+    return [name if names.count(name) == 1 else f"{name} ({where})" for name, where in zip(names, spelled, strict=True)]
 
 
 def _differences(reports: Sequence[Row], names: Sequence[str]) -> list[str]:
