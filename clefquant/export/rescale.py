@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from clefquant.export.audit.decode import E2M1, E4M3, E4M3_MAX, nearest_e4m3
 
 _BLOCK_BYTES = 8
-_SHIFTS = range(-6, 7)
+_STEPS_PER_OCTAVE = 32
+_SHIFTS = range(-6 * _STEPS_PER_OCTAVE, 4 * _STEPS_PER_OCTAVE)
 _MAGNITUDES = np.abs(np.nan_to_num(E4M3.astype(np.float64)))
 #: Sum of squares of the two E2M1 values of a byte.
 _SQUARES = (E2M1[np.arange(256) & 15] ** 2 + E2M1[np.arange(256) >> 4] ** 2).astype(np.float32)
@@ -50,7 +51,8 @@ class Common(NamedTuple):
 def common_scale(members: Sequence[Member]) -> Common | None:
     """Rescale a group to one divisor; None when some block scale would leave E4M3's range under every candidate."""
     energies = [_energy(member) for member in members]
-    candidates = {float(np.float32(member.divisor * 2.0**shift)) for member in members for shift in _SHIFTS}
+    steps = [2.0 ** (step / _STEPS_PER_OCTAVE) for step in _SHIFTS]
+    candidates = {float(np.float32(member.divisor * step)) for member in members for step in steps}
     best: tuple[float, float] | None = None
     for divisor in sorted(candidates, reverse=True):
         costs = [_cost(m.divisor, energy, divisor) for m, energy in zip(members, energies, strict=True)]
