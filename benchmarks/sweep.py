@@ -3,13 +3,14 @@
     python benchmarks/sweep.py --model nano --calibration SET --eval SET [--records 200] [--sample 12]
 
 The full evaluation of a probe is what a user without the sweep would run: quantize the unit, simulate it, all records
-through the release's own forward. ``--sample`` of the probes are timed that way (evenly spread over units and
-formats) and scaled up; 0 times them all. Processor time is printed beside wall time, which other work on the machine
+through the release's own forward. ``--sample`` of the probes, drawn at random, are
+timed that way and scaled up; 0 times them all. Processor time is printed beside wall time, which other work on the machine
 disturbs.
 """
 
 import argparse
 import json
+import random
 import tempfile
 import time
 from collections.abc import Callable
@@ -46,16 +47,17 @@ def main() -> None:
     release = open_release(options.model)
     code = release_code(release.path)
     calibration = [record.encoded for record in open_set(options.calibration, release.path, code)]
-    records = list(open_set(options.eval, release.path, code))[: options.records]
+    records = list(open_set(options.eval, release.path, code))
+    records = records[:: max(1, len(records) // options.records)][: options.records]  # of every source
     amax = {name: found.amax for name, found in collect_statistics(release, calibration).items()}
     loaded, formats = load_release(release), options.formats.split(",")
     encoded = [record.encoded for record in records]
-    list(option_logits(loaded, encoded[:4]))  # first calls allocate and compile
+    list(option_logits(loaded, encoded[:4]))  # first calls import, allocate and compile
+    quantize_from_disk(release, release.units[0], formats[0], amax)
 
     batch_tokens = BATCH_TOKENS[loaded.device.type]  # the same for both
     pairs = [(unit, name) for unit in release.units for name in formats]
-    step = max(1, len(pairs) // options.sample) if options.sample else 1
-    chosen = pairs[::step]
+    chosen = random.Random(0).sample(pairs, options.sample) if options.sample else pairs
 
     def full() -> None:
         for unit, name in chosen:
