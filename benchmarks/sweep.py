@@ -3,9 +3,8 @@
     python benchmarks/sweep.py --model nano --calibration SET --eval SET [--records 200] [--sample 12]
 
 The full evaluation of a probe is what a user without the sweep would run: quantize the unit, simulate it, all records
-through the release's own forward. ``--sample`` of the probes, drawn at random, are
-timed that way and scaled up; 0 times them all. Processor time is printed beside wall time, which other work on the machine
-disturbs.
+through the release's own forward. ``--sample`` of the probes, drawn at random, are timed that way and scaled up; 0
+times them all. Processor time is printed beside wall time, which other work on the machine disturbs.
 """
 
 import argparse
