@@ -83,7 +83,8 @@ def _table(old: float, new: float) -> tuple[NDArray[np.float64], NDArray[np.uint
 def _cost(old: float, energy: NDArray[np.float64], new: float) -> float | None:
     exact, nearest = _table(old, new)
     used = energy > 0
-    if (exact[used] > E4M3_MAX).any() or (E4M3[nearest[used]] == 0).any():
+    lost = (E4M3[nearest[used]] == 0) & (exact[used] > 0)
+    if (exact[used] > E4M3_MAX).any() or lost.any():
         return None
     return float((((_MAGNITUDES[nearest] - exact) / new) ** 2 * energy).sum())
 

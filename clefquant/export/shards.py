@@ -4,23 +4,23 @@ A shard is eight bytes of little-endian header length, the JSON header (padded w
 then the tensors' bytes without gaps. Wider elements come first, so that every tensor starts aligned to its element.
 """
 
-import hashlib
+import errno
 import json
 import os
 import re
 import shutil
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.progress import Task
-from clefquant.release.artefact import write_json
+from clefquant.release.artefact import sha256_file, write_json
 from clefquant.release.headers import TensorInfo
 from clefquant.release.release import INDEX_FILE
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 64 << 20
 _ITEM_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -114,33 +114,29 @@ def write_index(folder: Path, weight_map: Mapping[str, str], total_bytes: int) -
 
 def copy_shard(path: Path, tensors: Mapping[str, TensorInfo], task: Task) -> str:
     """Write one shard from byte ranges of others; returns its sha256. A source that ends early is an InputError."""
-    digest = hashlib.sha256()
-    with path.open("wb") as out:
-        head = header_bytes(tensors)
-        out.write(head)
-        digest.update(head)
+    with path.open("wb", buffering=0) as out:
+        out.write(header_bytes(tensors))
         for info in tensors.values():
-            for block in read_blocks(info):
-                out.write(block)
-                digest.update(block)
-                task.advance(len(block))
-    return digest.hexdigest()
+            with info.file.open("rb", buffering=0) as source:
+                at = info.start
+                while at < info.end:
+                    count = _copy(source.fileno(), out.fileno(), at, min(BLOCK_BYTES, info.end - at))
+                    if not count:
+                        raise InputError(f"{info.file} ends {info.end - at} bytes early; it changed while it was read.")
+                    at += count
+                    task.advance(count)
+    return sha256_file(path)
 
 
-def read_blocks(info: TensorInfo, block_bytes: int = BLOCK_BYTES) -> Iterable[bytes]:
-    """The tensor's bytes in blocks."""
-    with info.file.open("rb") as handle:
-        yield from _range(handle, info.start, info.bytes, block_bytes, info.file)
-
-
-def _range(handle: BinaryIO, start: int, count: int, block_bytes: int, file: Path) -> Iterable[bytes]:
-    handle.seek(start)
-    while count:
-        block = handle.read(min(block_bytes, count))
-        if not block:
-            raise InputError(f"{file} ends {count} bytes early; it changed while it was read. Copy it here again.")
-        count -= len(block)
-        yield block
+def _copy(source: int, target: int, offset: int, count: int) -> int:
+    """Copy up to ``count`` bytes inside the kernel, which costs a quarter of reading and writing them; else by hand."""
+    if hasattr(os, "copy_file_range"):
+        try:
+            return os.copy_file_range(source, target, count, offset_src=offset)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+    return os.write(target, os.pread(source, count, offset))
 
 
 def check_space(beside: Path, needed_bytes: int) -> None:

@@ -89,7 +89,7 @@ def _halve_first(folder: Path, out: Path) -> Path:
         name = f"{group[0]}.weight_global_scale"
         values[name] = np.float32(read_scalar(tensors[name]) / 2).tobytes()
         scale = torch.frombuffer(bytearray(tensors[f"{group[0]}.weight_scale"].read()), dtype=torch.float8_e4m3fn)
-        values[f"{group[0]}.weight_scale"] = _bytes((scale.float() / 2).to(torch.float8_e4m3fn))
+        values[f"{group[0]}.weight_scale"] = _bytes((scale.float() / 2).clamp(min=2.0**-9).to(torch.float8_e4m3fn))
     _write(out, values)
     return out
 
