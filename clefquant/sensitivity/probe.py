@@ -15,7 +15,7 @@ from clefquant.sensitivity.shards import Shard
 from clefquant.sensitivity.store import Probe
 
 #: Raised when a change of ours moves logits, so that rows of two kinds are never mixed.
-ENGINE_VERSION = 1
+ENGINE_VERSION = 2
 REFERENCE, NOISE = "reference", "noise"
 _ENGINE_PACKAGES = ("torch", "transformers", "llmcompressor", "compressed-tensors")
 

@@ -14,6 +14,7 @@ from clefquant.release.load import batches
 
 #: Tokens of one shard: what a probe can lose when the sweep is killed.
 DEFAULT_SHARD_TOKENS = 65_536
+_FEWEST_REGROUPED = 8
 #: Tokens of a padded batch: on a CPU padding costs more than larger batches gain, a GPU wants them large.
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}
 
@@ -49,9 +50,10 @@ class Shard:
         return tuple(len(q.option_ids) for record in self.records for q in record.encoded.questions)
 
     def regrouped(self) -> "Shard":
-        """The same records in other batches: each alone, or in one batch more when they already are alone."""
+        """The first quarter of the records in other batches: each alone, or together when they already are alone."""
+        some = self.records[: max(_FEWEST_REGROUPED, len(self.records) // 4)]
         alone = all(len(group) == 1 for group in self.groups)
-        return Shard(self.records, 2 * max(record.tokens for record in self.records) if alone else 1)
+        return Shard(some, 2 * max(record.tokens for record in some) if alone else 1)
 
 
 def make_shards(records: Sequence[StoredRecord], batch_tokens: int, shard_tokens: int) -> tuple[Shard, ...]:

@@ -1,6 +1,7 @@
 """The sweep: every unit alone in every format, scored by how far it moves the option probabilities."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from clefquant.sensitivity.probe import NOISE, REFERENCE, Keys, Work, work_list
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
 from clefquant.sensitivity.states import DEFAULT_CACHE_BYTES
 from clefquant.sensitivity.store import Probe, ProbeStore
-from clefquant.sensitivity.table import SensitivityTable
+from clefquant.sensitivity.table import Entry, SensitivityTable
 from clefquant.sensitivity.tabulate import Questions, tabulate
 from clefquant.sensitivity.walk import probes, reference_probe
 
@@ -106,6 +107,13 @@ def _table(
     for item in work:
         by_entry.setdefault((item.unit.name, item.format), []).append(store.get(item.key))
     before = unchanged[False]
-    noise = tabulate("", NOISE, questions, before, unchanged[True])
+    noise = _noise(shards, before, unchanged[True])
     entries = [tabulate(unit, name, questions, before, after) for (unit, name), after in by_entry.items()]
     return assemble(release, formats, shards, input_amax, noise, entries)
+
+
+def _noise(shards: Sequence[Shard], before: Sequence[Probe], regrouped: Sequence[Probe]) -> Entry:
+    """The unchanged model against itself in other batches, on the first records of every shard."""
+    questions = Questions(tuple(record for shard in shards for record in shard.regrouped().records))
+    same = [replace(old, logits=old.logits[: len(new.logits)]) for old, new in zip(before, regrouped, strict=True)]
+    return tabulate("", NOISE, questions, same, regrouped)
