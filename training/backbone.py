@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training import delta_rule, shape
@@ -53,7 +53,7 @@ def linear_attention_in(
         mixed_out = mixed_out + shifted * kernel[:, taps - 1 - back] * (position >= back).to(mixed.dtype)[:, None]
     mixed_out = F.silu(mixed_out)
     width, heads = shape.LINEAR_HEAD_DIM, shape.LINEAR_VALUE_HEADS
-    query, key, value = mixed_out.split((width, width, heads * width), dim=-1)
+    query, key, value = torch.split(mixed_out, [width, width, heads * width], dim=-1)
     g = -log_a.float().exp() * F.softplus(linear(h, a).float() + bias.float())
     beta = linear(h, b).float().sigmoid()
 
@@ -100,8 +100,9 @@ def attention_in(
 
 
 def attention_out(
-    x: Tensor, read: Tensor, gate: Tensor, out: Tensor, mlp_norm: Tensor, mlp_gate: Tensor, mlp_up: Tensor, mlp_down: Tensor
-) -> Tensor:
+    x: Tensor, read: Tensor, gate: Tensor, out: Tensor, mlp_norm: Tensor, mlp_gate: Tensor, mlp_up: Tensor,
+    mlp_down: Tensor,
+) -> Tensor:  # fmt: skip
     """Gate, projection, then the MLP."""
     x = x + linear(read * torch.sigmoid(gate), out)
     return mlp(x, mlp_norm, mlp_gate, mlp_up, mlp_down)
@@ -168,7 +169,7 @@ class _Layer(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Token ids [rows, length] to final hidden states; ``state_dict`` names are those below ``model.language_model``."""
+    """Token ids [rows, length] to final hidden states; parameters are named as below ``model.language_model``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +183,8 @@ class Backbone(nn.Module):
             if parameter.dim() == 2:
                 # Projections into the residual stream start smaller, by depth.
                 deep = name.endswith(("out_proj.weight", "o_proj.weight", "down_proj.weight"))
-                nn.init.normal_(parameter, std=0.02 if "embed" in name else shape.HIDDEN**-0.5 * (0.35 if deep else 1.0))
+                scale = shape.HIDDEN**-0.5 * (0.35 if deep else 1.0)
+                nn.init.normal_(parameter, std=0.02 if "embed" in name else scale)
 
     def compile_parts(self) -> None:
         """Compile the parts whose shapes never change."""
@@ -212,12 +214,13 @@ class Backbone(nn.Module):
             a.in_proj_b.weight, a.conv1d.weight, a.A_log, a.dt_bias,
         )  # fmt: skip
         chunks = delta_rule.Chunks(*chunked)
-        values, states = delta_rule.ChunkScan.apply(  # type: ignore[no-untyped-call]
+        values, states = delta_rule.ChunkScan.apply(
             chunks.new_values, chunks.read_keys, chunks.write_keys, chunks.decay, rows
         )
         out: Tensor = self.parts["linear_attention_out"](
-            x, gate, chunks.queries, chunks.attention, values, states, a.norm.weight, a.out_proj.weight, *layer.mlp_weights()
-        )
+            x, gate, chunks.queries, chunks.attention, values, states, a.norm.weight, a.out_proj.weight,
+            *layer.mlp_weights(),
+        )  # fmt: skip
         return out
 
     def _full(self, layer: Any, x: Tensor, cos: Tensor, sin: Tensor, rows: int) -> Tensor:

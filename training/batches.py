@@ -39,7 +39,8 @@ def release_code(path: Path | None = None) -> ModuleType:
             raise ModuleNotFoundError("pip install --no-deps clef-finetune==0.1.0, or name a release's folder")
         path = Path(spec.origin).parent / "_vendor" / "joint_schema_model.py"
     found = importlib.util.spec_from_file_location("joint_schema_model", path)
-    assert found is not None and found.loader is not None
+    assert found is not None
+    assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     sys.modules["joint_schema_model"] = module
     found.loader.exec_module(module)
@@ -60,6 +61,7 @@ class MemoTokenizer:
         self._known: dict[str, list[int]] = {}
 
     def __call__(self, text: str, add_special_tokens: bool = False) -> _Encoded:
+        """Token ids of ``text`` (special tokens are never added)."""
         ids = self._known.get(text)
         if ids is None:
             ids = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -150,7 +152,9 @@ def collate(rows: list[Row], length: int, count: int, pad: int) -> dict[str, Int
         for place, (kind, span, label, options) in enumerate(row.questions):
             question = len(columns["label"])
             values = (index, place, kind, label, row.group)
-            for name, value in zip(("question_row", "question_slot", "question_type", "label", "group"), values, strict=True):
+            for name, value in zip(
+                ("question_row", "question_slot", "question_type", "label", "group"), values, strict=True
+            ):
                 columns[name].append(value)
             question_spans.append((span[0] + offset, span[1] + offset))
             for column, (start, end) in enumerate(options):
@@ -183,7 +187,9 @@ def batched(rows: Iterable[Row | None], tokens: int, pad: int, *, rest: bool) ->
                 yield collate(left, length, tokens // length, pad)
 
 
-def work(queue: Any, first: int, step: int, tokenizer_path: Path, code_path: Path | None, tokens: int, pad: int) -> None:
+def work(
+    queue: Any, first: int, step: int, tokenizer_path: Path, code_path: Path | None, tokens: int, pad: int
+) -> None:
     """A worker: shards ``first``, ``first + step``, ... for ever, their batches into ``queue``."""
     os.nice(10)  # the training process must never wait for a core
     code, tokenizer = release_code(code_path), MemoTokenizer(tokenizer_path)

@@ -1,8 +1,8 @@
 """The gated delta rule in chunks of 64 tokens, in plain torch, with a backward pass written by hand.
 
 Per head, with decay a_t = exp(g_t), keys k_t of unit length and write strength b_t, the state S [D, E] follows
-``S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T`` and the output is ``o_t = q_t^T S_t``. Within a chunk the 64
-updates are one triangular system ``(I + L) u = b v`` with ``L_ij = b_i d_ij k_i.k_j`` (i > j, d_ij the decay from j to i);
+``S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T`` and the output is ``o_t = q_t^T S_t``. In a chunk the 64
+updates are one triangular system ``(I + L) u = b v`` with ``L_ij = b_i d_ij k_i.k_j`` (i > j, d_ij: decay from j to i);
 only one product per chunk is left in sequence (:class:`ChunkScan`).
 
 Shapes: n chunks (rows x chunks per row), H value heads, C = 64 tokens, D key width, E value width. The state and the
@@ -21,14 +21,15 @@ _BASE = 8
 def _invert(lower: Tensor) -> Tensor:
     """(I + lower)^-1 of strictly lower triangular blocks [..., m, m], m a power of two.
 
-    Blocks of 8 by the Neumann product (I - L)(I + L^2)(I + L^4), exact since L^8 = 0; larger ones from their two halves.
+    Blocks of 8 by the Neumann product (I - L)(I + L^2)(I + L^4), exact as L^8 = 0; larger ones from their halves.
     The Neumann product alone would be exact for 64 too, but its powers grow like binomials and cancel badly.
     """
     size = lower.shape[-1]
     if size <= _BASE:
         eye = torch.eye(size, device=lower.device, dtype=lower.dtype)
         square = lower @ lower
-        return (eye - lower) @ (eye + square) @ (eye + square @ square)
+        product: Tensor = (eye - lower) @ (eye + square) @ (eye + square @ square)
+        return product
     half = size // 2
     inverse = _invert(torch.stack((lower[..., :half, :half], lower[..., half:, half:])))
     corner = -(inverse[1] @ lower[..., half:, :half] @ inverse[0])
@@ -50,7 +51,8 @@ class UnitLowerInverse(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         """Two products with the inverse."""
         transposed = ctx.saved_tensors[0].mT
-        return -(transposed @ grad @ transposed).tril(-1)
+        back: Tensor = -(transposed @ grad @ transposed).tril(-1)
+        return back
 
 
 class Chunks(NamedTuple):
@@ -73,7 +75,7 @@ def prepare(query_nCD: Tensor, key_nCD: Tensor, value_nHCE: Tensor, g_nHC: Tenso
     pair = pair.masked_fill(~causal, float("-inf")).exp()
     gram = (key_nCD @ key_nCD.mT).float().unsqueeze(1)
     lower = (gram * pair * beta_nHC.unsqueeze(-1)).tril(-1)
-    inverse: Tensor = UnitLowerInverse.apply(lower).to(dtype)  # type: ignore[no-untyped-call]
+    inverse: Tensor = UnitLowerInverse.apply(lower).to(dtype)
     scale = query_nCD.shape[-1] ** -0.5
     attention = ((query_nCD @ key_nCD.mT).float().unsqueeze(1) * pair * scale).to(dtype)
     key, query = key_nCD.unsqueeze(1), query_nCD.unsqueeze(1)
@@ -135,7 +137,8 @@ class ChunkScan(torch.autograd.Function):
         dw = -(du @ states.mT)
         dk = values @ after.mT
         dc = (states.float() * after.float()).sum((-1, -2))
-        return (*(_by_row(x, ctx.rows) for x in (du, dw, dk, dc)), None)
+        rows = ctx.rows
+        return _by_row(du, rows), _by_row(dw, rows), _by_row(dk, rows), _by_row(dc, rows), None
 
 
 def read(chunks: Chunks, values: Tensor, states: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
     python -m training.export CHECKPOINT TOKENIZER OUT
 
-The vision tower is not trained: it keeps a seeded random start, scaled so that image tokens are as large as text tokens,
-so that records with images run through every step and answers depend on the picture.
+The vision tower is not trained: it keeps a seeded random start, scaled so that image tokens are as large as text
+tokens: records with images run through every step and answers depend on the picture.
 """
 
 import json
@@ -87,7 +87,9 @@ def export(checkpoint: Path, tokenizer_path: Path, folder: Path, name: str = "av
     _scale_vision(release)
     release.config.dtype = torch.bfloat16
     release = release.to(torch.bfloat16)
-    release.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    release.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
     release.save_pretrained(folder)
     tensors = release.state_dict()
     # The index keeps readers that take every *.safetensors from reading the head as backbone.
@@ -100,7 +102,7 @@ def export(checkpoint: Path, tokenizer_path: Path, folder: Path, name: str = "av
     save_file(head, folder / "joint_head.safetensors")
     (folder / "joint_head_config.json").write_text(json.dumps(shape.HEAD, indent=1) + "\n")
     shutil.copyfile(LICENSE, folder / "LICENSE")
-    for path in folder.iterdir():
+    for path in folder.glob("*.safetensors"):
         path.chmod(0o644)  # safetensors writes 0600
 
 

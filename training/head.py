@@ -8,7 +8,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training import shape
@@ -81,7 +81,7 @@ class BatchedHead(nn.Module):
         """``hidden`` [rows, length, hidden], ``ids`` [rows, length], ``lm_head`` [vocabulary, hidden]."""
         m: Any = self
         rows, length, _ = hidden.shape
-        most_questions, most_options, most_columns = batch.slots
+        most_questions, most_options, _ = batch.slots
         normed = self.hidden_norm(hidden.float()).float()
         flat = normed.reshape(rows * length, -1)
         last = normed[torch.arange(rows, device=hidden.device), batch.length - 1]

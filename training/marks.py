@@ -26,15 +26,18 @@ def calibration_error(confidence: npt.NDArray[np.float64], correct: npt.NDArray[
 
 
 def table(answers: list[Answer]) -> list[dict[str, float | int | str]]:
-    """Rows per group, per group and type, and over all. ``majority``: the most frequent right index; ``chance``: 1/options."""
+    """Rows per group, per group and type, and over all.
+
+    ``majority``: share of the most frequent right index; ``chance``: mean of 1/options.
+    """
     parts: dict[tuple[str, str], list[Answer]] = defaultdict(list)
     for answer in answers:
         for key in ((answer.group, "all"), (answer.group, TYPES[answer.kind]), ("all", "all")):
             parts[key].append(answer)
     rows: list[dict[str, float | int | str]] = []
     for (group, kind), part in sorted(parts.items()):
-        confidence = np.array([a.probabilities.max() for a in part])
-        correct = np.array([int(a.probabilities.argmax()) == a.label for a in part])
+        confidence = np.array([float(np.max(a.probabilities)) for a in part])
+        correct = np.array([int(np.argmax(a.probabilities)) == a.label for a in part])
         gold = np.array([max(float(a.probabilities[a.label]), 1e-9) for a in part])
         common = Counter(a.label for a in part).most_common(1)[0][1]
         rows.append(

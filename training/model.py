@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clefquant.calibration.generators import FAMILIES
@@ -33,7 +33,7 @@ class Moved:
             start += array.size
         self.ids, self.label, self.group = tensors["ids"], tensors["label"], tensors["group"]
         self.tokens = int(arrays["length"].sum())
-        slots = tuple(int(arrays[n].max()) + 1 for n in ("question_slot", "option_slot", "option_column"))
+        slots = tuple(int(np.max(arrays[n])) + 1 for n in ("question_slot", "option_slot", "option_column"))
         names = [name for name in HeadBatch._fields if name != "slots"]
         self.head = HeadBatch(**{name: tensors[name] for name in names}, slots=slots)  # type: ignore[arg-type]
 
@@ -49,7 +49,7 @@ class Nano(nn.Module):
         self.head = BatchedHead(dropout)
         with torch.no_grad():
             # From zero scales the head would learn slowly: start with the gate half open and cosines that matter.
-            self.head.joint_logit_scale.fill_(1.5)
+            nn.init.constant_(self.head.get_parameter("joint_logit_scale"), 1.5)
 
     def forward(self, batch: Moved) -> tuple[Tensor, Tensor]:
         """Logits [Q, options] and final hidden states. On a GPU in bfloat16, else in float32."""
@@ -64,7 +64,8 @@ class Nano(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Cross-entropy of the answers, and with weight ``language`` that of the next token at sampled places.
 
-        ``smoothing`` of the labels is for public text alone: its few rows are seen many times and would be learnt by heart.
+        ``smoothing`` of the labels is for public text alone: its few rows are seen many times and would be learnt
+        by heart.
 
         The joint head reads lm_head's rows as word meanings; the second loss gives them one.
         """

@@ -9,7 +9,7 @@ Named = list[tuple[str, nn.Parameter]]
 
 
 def orthogonalise(update: Tensor, steps: int = 5) -> Tensor:
-    """Nearest semi-orthogonal matrices of a stack [n, rows, columns] by Newton-Schulz in bfloat16 (Jordan's quintic)."""
+    """Nearest semi-orthogonal matrices of a stack [n, rows, columns] by Newton-Schulz in bfloat16 (quintic)."""
     x = update.bfloat16()
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
@@ -17,14 +17,15 @@ def orthogonalise(update: Tensor, steps: int = 5) -> Tensor:
     for _ in range(steps):
         gram = x @ x.mT
         x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    return x.mT if tall else x
+    result: Tensor = x.mT if tall else x
+    return result
 
 
 class Muon:
     """Momentum, then orthogonalised updates; matrices of one shape are handled as one stack."""
 
     def __init__(self, parameters: list[nn.Parameter], lr: float, decay: float, momentum: float = 0.95) -> None:
-        groups: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+        groups: dict[torch.Size, list[Tensor]] = defaultdict(list)
         for parameter in parameters:
             groups[parameter.shape].append(parameter)
         self._groups = list(groups.values())
@@ -47,7 +48,9 @@ class Muon:
 class Optimizer:
     """Both optimizers under one schedule factor, and an exponential average of all weights."""
 
-    def __init__(self, backbone: Named, head: Named, lm_head: Named, *, muon_lr: float, adam_lr: float, decay: float) -> None:
+    def __init__(
+        self, backbone: Named, head: Named, lm_head: Named, *, muon_lr: float, adam_lr: float, decay: float
+    ) -> None:
         matrices = [p for name, p in backbone if p.dim() == 2 and p.shape[0] > 8 and "embed" not in name]
         chosen = {id(p) for p in matrices}
         rest = [(name, p) for name, p in backbone if id(p) not in chosen]
@@ -60,7 +63,7 @@ class Optimizer:
         fused = matrices[0].is_cuda
         self.adam = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=fused)
         self._base = [group["lr"] for group in self.adam.param_groups]
-        self.parameters = [p for _, p in [*backbone, *head, *lm_head]]
+        self.parameters: list[Tensor] = [p for _, p in [*backbone, *head, *lm_head]]
         self.average = [p.detach().clone() for p in self.parameters]
 
     def step(self, factor: float, averaging: float) -> None:

@@ -1,6 +1,6 @@
 """The nano tokenizer: byte-level BPE with Qwen's way of splitting text, trained on the generators and the train texts.
 
-    python -m training.tokenizer OUT/tokenizer.json
+python -m training.tokenizer OUT/tokenizer.json
 """
 
 import sys
@@ -28,7 +28,9 @@ def corpus(records: int) -> Iterator[str]:
             yield str(question["instructions"])
             for place, (option, description) in enumerate(code.question_options(question)):
                 yield f"OPTION {place + 1}: "
-                yield code.render({"option_id": option, **({} if description is None else {"description": description})})
+                yield code.render(
+                    {"option_id": option, **({} if description is None else {"description": description})}
+                )
     for _ in range(300):
         yield f"system\n{code.SYSTEM_PROMPT}\nuser\nSTATE:\n\n\nSCHEMA FIELDS:\n\nALLOWED OPTIONS:\nEND FIELD\n"
         yield "\nassistant\n\n\nJOINT SCHEMA DECISIONS:"

@@ -36,7 +36,9 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, required=True)
-    parser.add_argument("--code", type=Path, help="the release's joint_schema_model.py (default: that of clef-finetune)")
+    parser.add_argument(
+        "--code", type=Path, help="the release's joint_schema_model.py (default: that of clef-finetune)"
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", type=Path, help="folder of the last lease's checkpoint")
     parser.add_argument("--seconds", type=float, required=True, help="stop training this long after the start")
@@ -67,7 +69,9 @@ def held_out(args: argparse.Namespace, split: Any, count: int, pad: int) -> list
 
 
 def _held_out_worker(queue: Any, args: argparse.Namespace, pad: int) -> None:
-    queue.put([held_out(args, "calibration", min(60, args.evaluate), pad), held_out(args, "evaluation", args.evaluate, pad)])
+    queue.put(
+        [held_out(args, "calibration", min(60, args.evaluate), pad), held_out(args, "evaluation", args.evaluate, pad)]
+    )
 
 
 def _stage(source: Any, staged: "queues.Queue[Moved]", device: torch.device, stop: threading.Event) -> None:
@@ -86,7 +90,7 @@ def factor_at(step: int, since: int, args: argparse.Namespace) -> float:
     warm = min(1.0, (since + 1) / 100)
     if step < args.decay_from:
         return warm
-    return min(warm, max(0.01, (args.decay_to - step) / (args.decay_to - args.decay_from)))
+    return min(warm, max(0.01, float(args.decay_to - step) / float(args.decay_to - args.decay_from)))
 
 
 def main() -> None:
@@ -120,7 +124,7 @@ def main() -> None:
         list(model.backbone.named_parameters()), list(model.head.named_parameters()),
         list(model.lm_head.named_parameters()), muon_lr=args.muon_lr, adam_lr=args.adam_lr, decay=args.decay,
     )  # fmt: skip
-    log(f"{device}, torch {torch.__version__}, {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {state}")
+    log(f"{device}, torch {torch.__version__}, {sum(p.numel() for p in model.parameters())} parameters, {state}")
     if not args.eager:
         model.backbone.compile_parts()
     staged: queues.Queue[Moved] = queues.Queue(maxsize=8)
@@ -131,12 +135,10 @@ def main() -> None:
     mark, mark_tokens = time.time(), 0
     calibration = None
     while time.time() - START < args.seconds and state["step"] < args.steps:
-        waited = time.time()
         batch = staged.get()
-        waited = time.time() - waited
         try:
             loss, answers = model.loss(batch, args.language, args.smoothing)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
         except Exception as error:
             if since or args.eager:
                 raise
@@ -157,7 +159,7 @@ def main() -> None:
             mean = float(torch.stack(losses).mean())
             rate = mark_tokens / (time.time() - mark)
             memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
-            log(f"step {state['step']} loss {mean:.4f} {rate / 1e3:.0f}k tokens/s, waited {waited:.3f} s, {memory:.1f} GiB")
+            log(f"step {state['step']} loss {mean:.4f} {rate / 1e3:.0f}k tokens/s, {memory:.1f} GiB")
             if not mean < 100:
                 raise SystemExit(f"the loss is {mean}: stopped")
             curve.append([state["lease"], state["step"], state["tokens"], round(mean, 4), round(rate), "", ""])

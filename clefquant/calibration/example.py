@@ -11,9 +11,9 @@ Split = Literal["train", "calibration", "evaluation"]
 class Example:
     """A record in Clef's format with the gold option of every question.
 
-    ``record`` is ``{"state": any JSON, "questions": {id: {"type", "instructions", "criteria"?}}}``. ``answers`` maps each
-    question id to its gold option id: ``"true"``/``"false"`` for noul, the criteria's key for choice, the level's index as
-    text for score. ``group`` names the family, for tables per family.
+    ``record`` is ``{"state": any JSON, "questions": {id: {"type", "instructions", "criteria"?}}}``. ``answers`` maps
+    each question id to its gold option id: ``"true"``/``"false"`` for noul, the criteria's key for choice, the level's
+    index as text for score. ``group`` names the family, for tables per family.
     """
 
     record: dict[str, Any]

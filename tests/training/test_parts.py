@@ -1,17 +1,16 @@
 """The training code's own delta rule, backbone and head against transformers and the release's code."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from training import batches, delta_rule, shape
 from training.backbone import Backbone
+from training.evaluate import NANO
 from training.head import BatchedHead
 from training.model import Moved
 
 modeling = pytest.importorskip("transformers.models.qwen3_5.modeling_qwen3_5")
-TOKENIZER = Path(batches.__file__).parent / "tokenizer.json"
+TOKENIZER = NANO / "tokenizer.json"
 
 
 def release_code():
@@ -34,13 +33,20 @@ def test_delta_rule_equals_transformers_with_gradients() -> None:
         return t.reshape(-1, delta_rule.CHUNK, heads, t.shape[-1]).transpose(1, 2)
 
     unit = [modeling.l2norm(t).reshape(-1, delta_rule.CHUNK, width) for t in (query, key)]
-    chunks = delta_rule.prepare(*unit, split(value), split(g.unsqueeze(-1)).squeeze(-1), split(beta.unsqueeze(-1)).squeeze(-1))
-    values, states = delta_rule.ChunkScan.apply(chunks.new_values, chunks.read_keys, chunks.write_keys, chunks.decay, rows)
+    rates = (split(t.unsqueeze(-1)).squeeze(-1) for t in (g, beta))
+    chunks = delta_rule.prepare(*unit, split(value), *rates)
+    values, states = delta_rule.ChunkScan.apply(
+        chunks.new_values, chunks.read_keys, chunks.write_keys, chunks.decay, rows
+    )
     mine = delta_rule.read(chunks, values, states).transpose(1, 2).reshape(rows, length, heads, width)
     got = torch.autograd.grad((mine * weight).sum(), inputs)
 
     theirs, _ = modeling.torch_chunk_gated_delta_rule(
-        *(t.unsqueeze(2).expand(-1, -1, heads, -1) for t in (query, key)), value, g=g, beta=beta, use_qk_l2norm_in_kernel=True
+        *(t.unsqueeze(2).expand(-1, -1, heads, -1) for t in (query, key)),
+        value,
+        g=g,
+        beta=beta,
+        use_qk_l2norm_in_kernel=True,
     )
     wanted = torch.autograd.grad((theirs * weight).sum(), inputs)
     torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)

@@ -170,9 +170,15 @@ def _questions(rng: random.Random, split: Split, fields: dict[str, Any]) -> list
     where = dict(sorted(where.items()))
     asked = [
         choice(rng, question_id(rng, "status", "state"), phrase(rng, split, ASK_STATUS), described, status),
-        noul(rng, question_id(rng, "is_" + asked_status), phrase(rng, split, ASK_IS, x=asked_status), asked_status == status),
+        noul(
+            rng, question_id(rng, "is_" + asked_status), phrase(rng, split, ASK_IS, x=asked_status),
+            asked_status == status,
+        ),
         choice(rng, question_id(rng, "country"), phrase(rng, split, ASK_COUNTRY), where, country),
-        noul(rng, question_id(rng, "goes_to"), phrase(rng, split, ASK_ABROAD, x=asked_country), asked_country == country),
+        noul(
+            rng, question_id(rng, "goes_to"), phrase(rng, split, ASK_ABROAD, x=asked_country),
+            asked_country == country,
+        ),
         choice(rng, question_id(rng, "payment"), phrase(rng, split, ASK_METHOD), methods, fields["payment"]),
         choice(rng, question_id(rng, "shipping"), phrase(rng, split, ASK_CARRIER), carriers, fields["shipping"]),
         noul(rng, question_id(rng, "has_item"), phrase(rng, split, ASK_ITEM, x=some), some in items),
@@ -182,7 +188,9 @@ def _questions(rng: random.Random, split: Split, fields: dict[str, Any]) -> list
             question_id(rng, "amount", "band"), phrase(rng, split, ASK_BAND), rng.choice(BAND_NAMES),
             sum(total > band for band in BANDS),
         ),
-        score(question_id(rng, "lines"), phrase(rng, split, ASK_LINES), rng.choice(COUNT_NAMES), min(len(items), 4) - 1),
+        score(
+            question_id(rng, "lines"), phrase(rng, split, ASK_LINES), rng.choice(COUNT_NAMES), min(len(items), 4) - 1
+        ),
         choice(rng, question_id(rng, "team"), phrase(rng, split, ASK_TEAM), rules, f"team_{teams[0]}", opaque=0.1),
         noul(
             rng, question_id(rng, "rule", "approve"), phrase(rng, split, ASK_RULE, s=rule_status, c=rule_country),

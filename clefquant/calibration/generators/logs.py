@@ -155,7 +155,9 @@ def _questions(rng: random.Random, split: Split, events: list[Event], services: 
             question_id(rng, "severity", "max_level"), phrase(rng, split, ASK_WORST), rng.choice(WORST_NAMES),
             max(LEVELS.index(e.level) for e in events),
         ),
-        noul(rng, question_id(rng, "seen"), phrase(rng, split, ASK_SEEN, x=seen), any(e.service == seen for e in events)),
+        noul(
+            rng, question_id(rng, "seen"), phrase(rng, split, ASK_SEEN, x=seen), any(e.service == seen for e in events)
+        ),
         noul(rng, question_id(rng, "failed"), phrase(rng, split, ASK_ERROR, x=blamed), bool(errors[blamed])),
         choice(rng, question_id(rng, "last"), phrase(rng, split, ASK_LAST), pick(one), events[-1].service, opaque=0.0),
         choice(rng, question_id(rng, "first"), phrase(rng, split, ASK_FIRST), pick(one), events[0].service, opaque=0.0),

@@ -1,7 +1,7 @@
 """Message routing: which of 2 to 77 intents (verb x object) does a customer's message express?
 
-The message says an intent in other words than the option's description does; both vocabularies are shown in training, the
-sentence frames of evaluation are not, nor are its intents. Decoy sentences name a second intent that is not wanted.
+The message says an intent in other words than the option's description does; both vocabularies are shown in training,
+the sentence frames of evaluation are not, nor are its intents. Decoy sentences name a second, unwanted intent.
 """
 
 import random
@@ -89,7 +89,8 @@ TRAIN_INTENTS = tuple(intent for intent in INTENTS if intent not in EVALUATION_I
 WANT: Wording = (
     (
         "i want to {x}", "i would like to {x}", "i need to {x}", "how do i {x}", "how can i {x}", "help me to {x}",
-        "i am trying to {x}", "please let me {x}", "is it possible to {x}", "i wish to {x}", "can i {x}", "i have to {x}",
+        "i am trying to {x}", "please let me {x}", "is it possible to {x}", "i wish to {x}", "can i {x}",
+        "i have to {x}",
     ),
     (
         "please help, i want to {x}", "i need help to {x}", "i would need to {x}", "how would i {x}",
@@ -141,7 +142,8 @@ FILLER = (
     "i live in a small town near the coast", "my number has not changed", "i have been a customer for {n} years",
     "i tried the website first", "the weather is awful here", "my reference is {n}{n}", "i called {n} times",
     "i am writing from work", "the chat bot did not answer", "i read the faq page", "i also like the new logo",
-    "we talked on monday", "it was {n} degrees in the office", "my dog is called rex", "there are {n} people in our house",
+    "we talked on monday", "it was {n} degrees in the office", "my dog is called rex",
+    "there are {n} people in our house",
 )  # fmt: skip
 GREETINGS = ("hi", "hello", "good morning", "hey there", "dear team", "", "", "")
 
@@ -150,7 +152,10 @@ ASK_ROUTE: Wording = (
         "Which intent does the customer message express?", "Route the message to the right queue.",
         "What does the customer want?", "Choose the option that fits the request best.", "Intent of the message",
     ),
-    ("Which option does the customer want?", "Choose the right queue for the message.", "What is the intent of the customer?"),
+    (
+        "Which option does the customer want?", "Choose the right queue for the message.",
+        "What is the intent of the customer?",
+    ),
 )  # fmt: skip
 ASK_URGENT: Wording = (
     ("Is the request urgent?", "Does the customer need it today?", "The request is urgent."),
@@ -257,8 +262,9 @@ def generate(
 ) -> Example:
     """One routing example.
 
-    ``options``: how many intents the choice offers (2 to 77; default: mostly few, one in twenty over 20). ``questions``: how
-    many questions at most (default one to six). ``decoys``: share of messages that name a second, unwanted intent.
+    ``options``: how many intents the choice offers (2 to 77; default: mostly few, one in twenty over 20).
+    ``questions``: how many questions at most (default one to five). ``decoys``: share of messages that name a second,
+    unwanted intent.
     """
     known = INTENTS if split == "evaluation" else TRAIN_INTENTS
     gold = rng.choice(EVALUATION_INTENTS if split == "evaluation" else TRAIN_INTENTS)

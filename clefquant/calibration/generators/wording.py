@@ -1,8 +1,8 @@
 """Small pieces every generator is made of: wordings split by side, option ids, the three question types.
 
-Held-out rule: a wording is a pair (shown, held out). ``train`` and ``calibration`` draw from the first, ``evaluation`` from
-the second, so evaluation never reads a sentence frame that training has shown. Combinations (an intent, a country with a
-status) are held out by hash through :func:`is_held_out`.
+Held-out rule: a wording is a pair (shown, held out). ``train`` and ``calibration`` draw from the first, ``evaluation``
+from the second, so evaluation never reads a sentence frame that training has shown. Combinations (an intent, a country
+with a status) are held out by hash through :func:`is_held_out`.
 """
 
 import hashlib
@@ -80,7 +80,8 @@ def choice(
 ) -> Asked:
     """A question with one right option out of ``options`` (id to description), in random order.
 
-    With probability ``opaque`` the ids are replaced by ones that say nothing; an option without a description keeps its id.
+    With probability ``opaque`` the ids are replaced by ones that say nothing; where an option has no description all
+    ids stay.
     """
     criteria: dict[str, str | None] = {}
     answer = gold
