@@ -113,7 +113,8 @@ def batched_head(head: Any, plan: HeadPlan, hidden_BLH: torch.Tensor) -> torch.T
     # padding may hold anything, also NaN, and 0 x NaN is NaN
     normalized_BLH = head.hidden_norm(hidden_BLH.masked_fill(plan.padding_BL.unsqueeze(-1), 0))
     memory_BLW = head.memory_projection(normalized_BLH)
-    counts_BS1 = plan.spans_BSL.sum(dim=-1, keepdim=True)
+    # places without a span are read by nobody, but their 0 / 0 would reach every gradient
+    counts_BS1 = plan.spans_BSL.sum(dim=-1, keepdim=True).clamp(min=1)
     pooled_BSH = plan.spans_BSL @ normalized_BLH / counts_BS1
     pooled = pooled_BSH.flatten(0, 1)
     question_MH, context_NH = pooled[plan.question_rows_M], pooled[plan.option_rows_N]

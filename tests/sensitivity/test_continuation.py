@@ -28,6 +28,19 @@ def test_batched_head_equals_the_release_s_head(tiny_loaded, encoded):
     torch.testing.assert_close(found, flat, atol=2e-5, rtol=0)
 
 
+def test_gradients_are_finite_when_records_have_different_numbers_of_questions(tiny_loaded):
+    options = {"type": "noul", "instructions": "late?"}
+    records = [{"state": "x" * 9**count, "questions": {f"q{i}": options for i in range(count)}} for count in (1, 2)]
+    encoded = [tiny_loaded.code.encode_record(tiny_loaded.processor.tokenizer, record) for record in records]
+    batch = tiny_loaded.code.collate_records(encoded, 0, tiny_loaded.device)
+    table = tiny_loaded.model.language_model.get_output_embeddings().weight
+    hidden = torch.randn(*batch["input_ids"].shape, table.shape[1], requires_grad=True)
+    plan = plan_head(encoded, batch["input_ids"], batch["attention_mask"], table, hidden.dtype)
+    batched_head(tiny_loaded.model.head, plan, hidden).sum().backward()
+    assert hidden.grad is not None
+    assert hidden.grad.isfinite().all()
+
+
 @torch.inference_mode()
 def test_continuing_from_any_half_layer_equals_the_full_forward_bit_for_bit(tiny_loaded, shard):
     for batch, hidden in prepare(tiny_loaded, shard):
