@@ -50,6 +50,8 @@ def fisher_table(
     shards = make_shards(records, batch_tokens, shard_tokens)
     whole = Shard(tuple(record for shard in shards for record in shard.records), batch_tokens)
     entries = _entries(loaded, whole, names, input_amax, seed, progress)
+    if failed := [entry for entry in entries if entry.failed_logits]:
+        progress.warn(f"{len(failed)} estimates are NaN or infinite and are left out, first {failed[0].unit}.")
     return assemble(loaded.release, names, shards, input_amax, Entry(unit="", format="noise"), entries, metric="fisher")
 
 
