@@ -15,6 +15,9 @@ from clefquant import __version__
 from clefquant.cli.console import Output
 from clefquant.errors import ClefquantError, PrerequisiteError
 
+# Before torch starts its threads: threads that spin while they wait make a shared processor eight times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 #: Command name to the module under ``clefquant.cli`` that holds its function of the same name (``-`` as ``_``).
 COMMANDS = (
     "run", "calibrate", "sensitivity", "plan", "quantize", "shrink-tables", "export", "audit", "verify", "compare",

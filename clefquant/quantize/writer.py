@@ -97,7 +97,7 @@ class ShardWriter:
             tensor.shape,
         )
         handle = self._seek(name)
-        handle.write(memoryview(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy()))
+        handle.write(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
 
     def copy(self, name: str, source: TensorInfo) -> None:
         """Copy one tensor's bytes unchanged."""
