@@ -12,7 +12,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from clefquant.calibration.stored import open_set
@@ -22,6 +22,7 @@ from clefquant.quantize.statistics import collect_statistics
 from clefquant.release.code import release_code
 from clefquant.release.load import load_release, option_logits
 from clefquant.release.release import open_release
+from clefquant.release.units import Unit
 from clefquant.sensitivity.shards import BATCH_TOKENS
 from clefquant.sensitivity.sweep import sweep
 
@@ -58,14 +59,20 @@ def main() -> None:
     pairs = [(unit, name) for unit in release.units for name in formats]
     chosen = random.Random(0).sample(pairs, options.sample) if options.sample else pairs
 
-    def full() -> None:
-        for unit, name in chosen:
-            with simulated(loaded, quantize_from_disk(release, unit, name, amax)):
-                list(option_logits(loaded, encoded, batch_tokens=batch_tokens))
+    def full(part: Sequence[tuple[Unit, str]]) -> tuple[float, float]:
+        def evaluate() -> None:
+            for unit, name in part:
+                with simulated(loaded, quantize_from_disk(release, unit, name, amax)):
+                    list(option_logits(loaded, encoded, batch_tokens=batch_tokens))
 
+        return timed(evaluate)
+
+    # half before and half after, so that a machine that grows busier or quieter favours neither
+    before = full(chosen[::2])
     with tempfile.TemporaryDirectory() as folder:
         swept = timed(lambda: sweep(loaded, amax, records, formats, Path(folder), batch_tokens=batch_tokens))
-    whole = [seconds * len(pairs) / len(chosen) for seconds in timed(full)]
+    after = full(chosen[1::2])
+    whole = [(a + b) * len(pairs) / len(chosen) for a, b in zip(before, after, strict=True)]
     result = {
         "model": options.model,
         "records": len(records),
