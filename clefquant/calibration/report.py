@@ -80,7 +80,7 @@ def warnings(split: str, sources: list[SourceCounts], against: list[Against], dr
     """What a reader should know or act on, most serious first."""
     found = []
     longest = max((source.longest[0] for source in sources), default=0)
-    for other in against:
+    for other in against if split == "calibration" else ():
         if longest < SHORT_SHARE * other.longest_tokens:
             found.append(
                 f"the longest record has {longest:,} tokens, the longest of {other.path} {other.longest_tokens:,}: "
@@ -107,6 +107,4 @@ def warnings(split: str, sources: list[SourceCounts], against: list[Against], dr
             found.append(f"{source.name}: {source.duplicates:,} duplicates left out.")
         if source.overlapping and dropped:
             found.append(f"{source.name}: {source.overlapping:,} records left out that the other set holds too.")
-    if split == "calibration" and not against:
-        found.append("no evaluation set was named with --against, so nothing was checked for overlap with one.")
     return found

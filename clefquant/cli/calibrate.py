@@ -60,6 +60,8 @@ def calibrate(
         progress=output,
     )
     _show(output, built.report)
+    if built.report["split"] == "calibration" and not against:
+        output.say("[dim]not compared with an evaluation set; --against SET refuses records that both hold[/dim]")
     output.done(built.report, wrote={"set": built.path}, next_command=f"clefquant inspect {built.path}")
 
 
