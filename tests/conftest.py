@@ -20,7 +20,7 @@ RECORDS = [
         "state": {"ticket": number, "text": "the parcel never came " * (number % 5 + 1)},
         "questions": {
             "late": {"type": "noul", "instructions": "Is it about a late delivery?"},
-            "team": {"type": "choice", "instructions": "Who?", "criteria": {"bills": "money", "post": None, "it": "bugs"}},
+            "team": {"type": "choice", "instructions": "Who?", "criteria": {"a": "money", "post": None, "it": "bugs"}},
             "urgency": {"type": "score", "instructions": "How urgent?", "criteria": ["can wait", "this week", "today"]},
         },
     }

@@ -71,7 +71,8 @@ def _energy(member: Member) -> NDArray[np.float64]:
     """Sum of squared E2M1 values of all blocks with a given scale byte, [256]."""
     rows, groups = member.scale.shape
     squares = _SQUARES[member.packed].reshape(rows, groups, _BLOCK_BYTES).sum(2)
-    return np.bincount(member.scale.ravel(), weights=squares.ravel().astype(np.float64), minlength=256)
+    sums = np.bincount(member.scale.ravel(), weights=squares.ravel().astype(np.float64), minlength=256)
+    return sums.astype(np.float64, copy=False)
 
 
 def _table(old: float, new: float) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:

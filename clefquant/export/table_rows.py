@@ -139,4 +139,4 @@ def _one_thread() -> Iterator[None]:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().data

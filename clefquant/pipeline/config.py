@@ -47,6 +47,7 @@ class RunConfig(_Section):
     """
 
     model: str = Field(description="Release folder, Hub id, or nano.")
+    base_model: str | None = Field(None, description="Hub id the card names as base, when model is a folder.")
     out: str = Field(description="Folder of the run; every stage writes into a folder of its own below it.")
     calibration: SetConfig
     evaluation: SetConfig = Field(description="Records the report is made of; they take no part in any choice.")

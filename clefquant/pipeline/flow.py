@@ -118,7 +118,7 @@ class Flow:
             probe = make_probe(self.out / "checkpoint", list(self._stored("evaluation")))
             exported = export_release(
                 self.out / "checkpoint", target, config=self.config_file, probe=probe,
-                calibration=self.out / "calibration", progress=self.progress,
+                calibration=self.out / "calibration", base_model=self.config.base_model, progress=self.progress,
             )  # fmt: skip
             return {"sha256": exported.sums_sha256, "files": exported.files, "bytes": exported.bytes}
 

@@ -104,7 +104,9 @@ class SensitivityTable(Part):
     def record_losses(self, units: dict[str, str]) -> NDArray[np.float64]:
         """Sum over a layout's units of each record's summed KL: [records]. Failed and bf16 units count nothing."""
         kept = [e for e in self.entries if units.get(e.unit) == e.format and not e.failed_logits]
-        return np.sum([np.zeros(len(self.record_ids)), *(np.asarray(e.record_kl) for e in kept)], axis=0)
+        rows = np.array([np.zeros(len(self.record_ids)), *(e.record_kl for e in kept)], dtype=np.float64)
+        total: NDArray[np.float64] = rows.sum(axis=0)
+        return total
 
     def backbone_bytes(self, units: dict[str, str]) -> int:
         """Bytes of all backbone tensors of a layout."""

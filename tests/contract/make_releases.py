@@ -1,4 +1,4 @@
-"""Writes nano releases and the answers they must give, for the serving environment to check (it shares files, not code).
+"""Writes nano releases and the answers they must give, for the serving environment to check (files, not code).
 
 Usage: make_releases.py OUT. For every name: OUT/NAME (a release folder with its probe) and OUT/NAME.json
 ({"records": [...], "logits": [{question: {option: logit}}, ...]}: simulated with the release's own stored weights).
