@@ -6,7 +6,6 @@ are taken from the unchanged model, so that continuing equals the full forward b
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 
 from clefquant.release.head import HeadPlan, batched_head, plan_head
 from clefquant.release.load import LoadedRelease
+from clefquant.release.recording import recording
 from clefquant.sensitivity.shards import Shard
 
 
@@ -27,31 +27,6 @@ class PreparedBatch:
     head: HeadPlan
 
 
-class _Recorder(torch.nn.Module):
-    """Stands in for a decoder layer: keeps how it was called, returns its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden: torch.Tensor | None = None
-        self.keywords: dict[str, Any] = {}
-
-    def forward(self, hidden_states: torch.Tensor, **keywords: Any) -> torch.Tensor:
-        self.hidden, self.keywords = hidden_states, keywords
-        return hidden_states
-
-
-@contextmanager
-def _recording(text_model: Any) -> Iterator[Sequence[_Recorder]]:
-    """Within the block a forward of the decoder only embeds, and makes positions and masks as it always does."""
-    layers = text_model.layers
-    recorders = [_Recorder() for _ in layers]
-    text_model.layers = torch.nn.ModuleList(recorders)
-    try:
-        yield recorders
-    finally:
-        text_model.layers = layers
-
-
 def prepare(loaded: LoadedRelease, shard: Shard) -> Iterator[tuple[PreparedBatch, torch.Tensor]]:
     """Yield every batch of a shard with the embedded prompts [B, L, H] that enter layer 0."""
     table = loaded.model.language_model.get_output_embeddings().weight
@@ -61,7 +36,7 @@ def prepare(loaded: LoadedRelease, shard: Shard) -> Iterator[tuple[PreparedBatch
         batch = loaded.code.collate_records(encoded, pad, loaded.device)
         media = batch["media"]
         text = loaded.model.language_model.model if media else loaded.text_model
-        with _recording(loaded.text_model) as recorders:
+        with recording(loaded.text_model) as recorders:
             text(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False, **media)
         hidden = recorders[0].hidden
         assert hidden is not None

@@ -14,6 +14,7 @@ from clefquant.release.artefact import provenance, read_json
 from clefquant.release.code import release_code
 from clefquant.release.load import DEFAULT_BATCH_TOKENS, load_release
 from clefquant.release.release import Release
+from clefquant.release.states import DEFAULT_CACHE_BYTES
 from clefquant.sensitivity.assemble import Metric, assemble, checked_formats, unit_infos
 from clefquant.sensitivity.budget import parse_budget
 from clefquant.sensitivity.fisher import fisher_table
@@ -27,7 +28,6 @@ from clefquant.sensitivity.select import DEFAULT_CANDIDATES, select
 from clefquant.sensitivity.selection import Selection
 from clefquant.sensitivity.shards import BATCH_TOKENS, DEFAULT_SHARD_TOKENS, check_disjoint
 from clefquant.sensitivity.spread import RayRunner, connect
-from clefquant.sensitivity.states import DEFAULT_CACHE_BYTES
 from clefquant.sensitivity.store import ProbeStore
 from clefquant.sensitivity.sweep import CSV_FILE, STORE_FILE, TABLE_FILE, sweep
 from clefquant.sensitivity.table import Entry, Figure, SensitivityTable

@@ -17,10 +17,10 @@ from clefquant.calibration.stored import to_line, to_record
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.release.load import LoadedRelease, load_release
 from clefquant.release.release import open_release
+from clefquant.release.states import States
 from clefquant.release.units import Unit
 from clefquant.sensitivity.probe import Keys, Work
 from clefquant.sensitivity.shards import Shard
-from clefquant.sensitivity.states import States
 from clefquant.sensitivity.store import Probe
 from clefquant.sensitivity.walk import Walk, by_unit
 

@@ -10,10 +10,10 @@ from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress, Task
 from clefquant.release.load import DEFAULT_BATCH_TOKENS, LoadedRelease
 from clefquant.release.release import Release
+from clefquant.release.states import DEFAULT_CACHE_BYTES
 from clefquant.sensitivity.assemble import assemble, check_statistics, checked_formats
 from clefquant.sensitivity.probe import NOISE, REFERENCE, Keys, Work, work_list
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
-from clefquant.sensitivity.states import DEFAULT_CACHE_BYTES
 from clefquant.sensitivity.store import Probe, ProbeStore
 from clefquant.sensitivity.table import Entry, SensitivityTable
 from clefquant.sensitivity.tabulate import Questions, tabulate

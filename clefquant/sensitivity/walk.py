@@ -14,11 +14,11 @@ from clefquant.quantize.simulate import simulated
 from clefquant.quantize.unit import quantize_unit
 from clefquant.recipes.formats import find_format
 from clefquant.release.load import LoadedRelease
+from clefquant.release.states import States
 from clefquant.release.units import Unit
 from clefquant.sensitivity.continuation import PreparedBatch, in_record_order, prepare, run_layers, run_mixer, run_mlp
 from clefquant.sensitivity.probe import NOISE, REFERENCE, Keys, Work, make_probe
 from clefquant.sensitivity.shards import Shard
-from clefquant.sensitivity.states import States
 from clefquant.sensitivity.store import Probe
 
 

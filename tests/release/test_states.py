@@ -2,7 +2,7 @@ from pathlib import Path
 
 import torch
 
-from clefquant.sensitivity.states import States
+from clefquant.release.states import States
 
 CPU = torch.device("cpu")
 
