@@ -149,7 +149,7 @@ class Flow:
 
         def work(target: Path) -> dict[str, Any]:
             report = verify(
-                self.out / "release", self.release.path, [self.out / "evaluation"], target,
+                self.out / "release", self.release.reference, [self.out / "evaluation"], target,
                 gate=None if gate is None else Path(gate),
                 options=Options(sensitivity=self.out / "sensitivity" if self.config.plan else None),
                 progress=self.progress,
