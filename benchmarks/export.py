@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from clefquant.export.release_folder import export_release
-from clefquant.export.shards import Entry, header_bytes, write_index
 from clefquant.release.artefact import sha256_file
 from clefquant.release.headers import read_backbone
+from clefquant.release.shards import Entry, header_bytes, write_index
 
 BLOCK_BYTES = 64 << 20
 

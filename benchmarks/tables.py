@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from clefquant.export.shards import Entry, header_bytes
 from clefquant.export.table_rows import write_int8
 from clefquant.export.tables import TABLES
 from clefquant.progress import SILENT
 from clefquant.release.headers import read_header
+from clefquant.release.shards import Entry, header_bytes
 
 BLOCK_ROWS = 1024
 

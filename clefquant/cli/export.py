@@ -35,7 +35,7 @@ def export(
     Example: `clefquant export runs/nano-fp8 --out runs/nano-fp8-release`
     """
     from clefquant.export.release_folder import export_release, read_probe
-    from clefquant.export.shards import parse_size
+    from clefquant.release.shards import parse_size
 
     output: Output = context.obj
     done = export_release(

@@ -113,15 +113,13 @@ def _table(table: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     worst = sorted(entries, key=lambda entry: -_kl(entry))[:8]
     lines = [
         f"{table.get('model')}: {len(table.get('units', ()))} units, formats {', '.join(table.get('formats', ()))}, "
-        f"{len(table.get('record_ids', ()))} records, {table.get('seconds', 0):,.0f} s of computing",
+        f"{len(table.get('record_ids', ()))} records",
         f"noise: mean KL {_kl(table.get('noise') or {}):.2e}; {failed} probes failed",
         "",
         "most sensitive:",
         *[f"  {entry['unit']:24} {entry['format']:8} mean KL {_kl(entry):.2e}" for entry in worst],
     ]
-    return lines, {key: table.get(key) for key in ("model", "formats", "seconds")} | {
-        "units": len(table.get("units", ()))
-    }
+    return lines, {key: table.get(key) for key in ("model", "formats")} | {"units": len(table.get("units", ()))}
 
 
 def _kl(entry: dict[str, Any]) -> float:

@@ -13,13 +13,13 @@ from clefquant.export.audit.schemes import COMPRESSED, QUARK, inferred_format
 from clefquant.export.card import CARD_FILE, FACTS_FILE, render_card
 from clefquant.export.marker import add_marker
 from clefquant.export.repair_scales import repair_scales
-from clefquant.export.shards import check_space, write_index
 from clefquant.export.sums import SUMS_FILE, release_files, write_sums
 from clefquant.export.verified import REPORT_FILE, VERIFIED_FILE
 from clefquant.progress import SILENT, Progress
 from clefquant.release.artefact import check_new_folder, new_folder, sha256_file, write_json, write_text
 from clefquant.release.headers import TensorInfo, read_backbone
 from clefquant.release.release import HEAD_CONFIG_FILE, INDEX_FILE
+from clefquant.release.shards import check_space, write_index
 
 
 class Repaired(NamedTuple):

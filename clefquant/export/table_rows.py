@@ -11,10 +11,10 @@ from torch import Tensor
 
 from clefquant.errors import InputError
 from clefquant.export.int8_rows import Workspace, quantize_rows, row_errors
-from clefquant.export.shards import Entry, header_bytes
 from clefquant.export.tokens import token_texts
 from clefquant.progress import Task
 from clefquant.release.headers import TensorInfo
+from clefquant.release.shards import Entry, header_bytes
 
 #: Weights per block: its float32 form fits a processor's cache.
 _BLOCK_WEIGHTS = 1 << 19

@@ -15,7 +15,6 @@ from clefquant.export.audit.shapes import EMBEDDING, LM_HEAD, tied
 from clefquant.export.card import CARD_FILE, FACTS_FILE, render_card
 from clefquant.export.marker import MINIMUM_PLUGIN, add_marker, remove_marker
 from clefquant.export.replace import Change, changed_copy
-from clefquant.export.shards import check_space, copy_shard, write_index
 from clefquant.export.sums import SUMS_FILE, release_files, write_sums
 from clefquant.export.table_rows import TableReport, write_bf16, write_int8
 from clefquant.export.verified import REPORT_FILE, VERIFIED_FILE
@@ -23,6 +22,7 @@ from clefquant.progress import SILENT, Progress, Task
 from clefquant.release.artefact import write_json, write_text
 from clefquant.release.headers import TensorInfo, read_header
 from clefquant.release.release import HEAD_CONFIG_FILE, INDEX_FILE, Release, open_release
+from clefquant.release.shards import check_space, copy_shard, write_index
 
 TABLES = {"embed_tokens": EMBEDDING, "lm_head": LM_HEAD}
 _RESTORED_SHARD = "model-tables.safetensors"

@@ -13,12 +13,13 @@ from clefquant.quantize.inventory import inventory
 from clefquant.quantize.statistics import KIND as STATISTICS_KIND
 from clefquant.quantize.statistics import SCHEMA_VERSION as STATISTICS_SCHEMA
 from clefquant.quantize.statistics import InputStatistics, write_statistics
-from clefquant.quantize.writer import DEFAULT_SHARD_BYTES, PlannedTensor, ShardWriter
+from clefquant.quantize.writer import DEFAULT_SHARD_BYTES, ShardWriter, planned
 from clefquant.recipes.config import quantization_config, recipe_yaml
 from clefquant.recipes.formats import BF16, Format, find_format
 from clefquant.recipes.layout import Layout
 from clefquant.release.artefact import check_new_folder, new_folder, provenance, write_json, write_text
 from clefquant.release.release import Release
+from clefquant.release.shards import Entry
 from clefquant.release.units import Linear
 
 KIND = "checkpoint"
@@ -119,17 +120,17 @@ def _replaced(release: Release, layout: Layout) -> dict[str, tuple[Linear, Forma
     }
 
 
-def _plan(release: Release, layout: Layout) -> dict[str, PlannedTensor]:
+def _plan(release: Release, layout: Layout) -> dict[str, Entry]:
     """Every tensor of the checkpoint in the source's order, a linear's stored tensors at the place of its weight."""
     stored = _replaced(release, layout)
-    plan: dict[str, PlannedTensor] = {}
+    plan: dict[str, Entry] = {}
     for name, info in release.tensors.items():
         if name in stored:
             linear, fmt = stored[name]
             for local, (dtype, shape) in fmt.stored(linear).items():
-                plan[f"{linear.name}.{local}"] = PlannedTensor.of(dtype, shape)
+                plan[f"{linear.name}.{local}"] = planned(dtype, shape)
         else:
-            plan[name] = PlannedTensor(info.dtype, info.shape, info.bytes)
+            plan[name] = Entry(info.dtype, info.shape, info.bytes)
     return plan
 
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from clefquant.cli.app import app
 from clefquant.errors import CheckFailed, InputError
-from clefquant.export.shards import write_index
+from clefquant.release.shards import write_index
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from clefquant.export.release_folder import export_release
-from clefquant.export.shards import write_index
 from clefquant.export.sums import write_sums
 from clefquant.quantize.algorithms import to_nearest
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.statistics import collect_statistics
 from clefquant.recipes.layout import make_layout, uniform_layout
+from clefquant.release.shards import write_index
 
 CYCLE = ("nvfp4", "fp8", "mxfp4", "bf16")
 TABLES = {"embed_tokens": "model.language_model.embed_tokens.weight", "lm_head": "lm_head.weight"}

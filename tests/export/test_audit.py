@@ -11,8 +11,8 @@ import torch
 
 from clefquant.errors import InputError
 from clefquant.export.audit import audit, has_errors
-from clefquant.export.shards import write_index
 from clefquant.export.sums import write_sums
+from clefquant.release.shards import write_index
 
 LAYER = "model.language_model.layers"
 

@@ -9,12 +9,13 @@ import pytest
 import yaml
 
 from clefquant.errors import CheckFailed, InputError, PrerequisiteError
-from clefquant.export import plugin, release_folder, shards
+from clefquant.export import plugin, release_folder
 from clefquant.export.figures import RELEASE_KEY
 from clefquant.export.release_folder import export_release
 from clefquant.export.sums import SUMS_FILE, release_files
 from clefquant.export.tables import shrink_tables
 from clefquant.export.verified import check_report, complete_card, verified_sha256
+from clefquant.release import shards
 from clefquant.release.artefact import sha256_file
 from clefquant.release.headers import read_backbone
 from clefquant.release.release import open_release

@@ -12,7 +12,7 @@ import shutil
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.progress import Task
@@ -49,6 +49,9 @@ class Entry(NamedTuple):
     bytes: int
 
 
+D = TypeVar("D", bound=Described)
+
+
 def parse_size(text: str) -> int:
     """Bytes of a size such as ``5GB`` (10^9), ``500MB`` or ``2GiB`` (2^30)."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
@@ -73,10 +76,10 @@ def header_bytes(entries: Mapping[str, Described]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def plan_shards(tensors: Mapping[str, TensorInfo], max_bytes: int) -> list[dict[str, TensorInfo]]:
+def plan_shards(tensors: Mapping[str, D], max_bytes: int) -> list[dict[str, D]]:
     """Tensors in their order, cut into shards of at most ``max_bytes`` (a single larger tensor has a shard of its
     own)."""
-    shards: list[dict[str, TensorInfo]] = []
+    shards: list[dict[str, D]] = []
     filled = max_bytes + 1
     for name, info in tensors.items():
         if filled + info.bytes > max_bytes:
