@@ -1,7 +1,8 @@
 """Writes nano releases and the answers they must give, for the serving environment to check (files, not code).
 
 Usage: make_releases.py OUT. For every name: OUT/NAME (a release folder with its probe) and OUT/NAME.json
-({"records": [...], "logits": [{question: {option: logit}}, ...]}: simulated with the release's own stored weights).
+({"records": [...], "logits": [{question: {option: logit}}, ...], "noise_floor": largest change of a probability when
+the simulation itself computes in bfloat16}: with the release's own stored weights).
 """
 
 import json
@@ -9,12 +10,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import torch
+
 from clefquant.calibration.build import build_set
 from clefquant.calibration.mixture import load_mixture
 from clefquant.calibration.stored import StoredRecord, open_set
 from clefquant.export.release_folder import export_release
 from clefquant.export.tables import shrink_tables
-from clefquant.pipeline.probe import make_probe, simulated_logits
+from clefquant.pipeline.probe import largest_change, make_probe, simulated_logits
 from clefquant.quantize.calibrated import quantize
 from clefquant.recipes.layout import make_layout
 from clefquant.release.code import release_code
@@ -54,9 +57,12 @@ def _write(
     if int8_tables:
         shrink_tables(checkpoint)
     export_release(checkpoint, out / name, probe=make_probe(checkpoint, records))
-    expected = {"records": [r.record for r in records], "logits": simulated_logits(out / name, records)}
+    logits = simulated_logits(out / name, records)
+    rounded = simulated_logits(out / name, records, dtype=torch.bfloat16)
+    floor = max(largest_change(a, b) for a, b in zip(logits, rounded, strict=True))
+    expected = {"records": [r.record for r in records], "logits": logits, "noise_floor": floor}
     (out / f"{name}.json").write_text(json.dumps(expected), encoding="utf-8")
-    print(f"{name}: {layout.bits_per_weight} bits a weight")
+    print(f"{name}: {layout.bits_per_weight} bits a weight, bfloat16 alone moves a probability by up to {floor:.4f}")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ FOLDER = os.environ.get("CLEF_RELEASES")
 NAMES = sorted(path.stem for path in Path(FOLDER).glob("*.json")) if FOLDER else []
 pytestmark = [pytest.mark.engine, pytest.mark.skipif(not NAMES, reason="CLEF_RELEASES names no folder of releases")]
 
-# The engine computes in bfloat16, the simulation in float32.
-LARGEST_DIFFERENCE = 0.05
+# The engine computes in bfloat16, the simulation in float32; each release's file states what that alone changes.
 TYPICAL_DIFFERENCE = 0.02
+FLOORS = 2
 CLEAR_MARGIN = 0.05
 
 
@@ -40,7 +40,8 @@ def test_answers_equal_the_simulation(name, record_property):
     record_property("max |dp|", round(differences[-1], 4))
     record_property("p95 |dp|", round(differences[int(0.95 * len(differences))], 4))
     assert not swapped
-    assert differences[-1] <= LARGEST_DIFFERENCE
+    record_property("noise floor, bf16 against fp32 in transformers", round(expected["noise_floor"], 4))
+    assert differences[-1] <= max(TYPICAL_DIFFERENCE, FLOORS * expected["noise_floor"])
     assert differences[int(0.95 * len(differences))] <= TYPICAL_DIFFERENCE
 
 
