@@ -59,6 +59,6 @@ def _repair(output: Output, release: Path, out: Path) -> None:
         output.say(f"- {text}")
     for text in done.left:
         output.warn(text)
-    output.done(done.to_json(), wrote={"repaired": out}, next_command=f"clefquant audit {out}")
+    output.done(done.to_json(), wrote={"repaired": out}, next_command=("audit", out))
     if done.left:
         raise CheckFailed(f"{len(done.left)} faults could not be repaired; {out} holds what could be.")

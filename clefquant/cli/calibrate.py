@@ -62,7 +62,7 @@ def calibrate(
     _show(output, built.report)
     if built.report["split"] == "calibration" and not against:
         output.say("[dim]not compared with an evaluation set; --against SET refuses records that both hold[/dim]")
-    output.done(built.report, wrote={"set": built.path}, next_command=f"clefquant inspect {built.path}")
+    output.done(built.report, wrote={"set": built.path}, next_command=("inspect", built.path))
 
 
 def _show(output: Output, report: dict[str, Any]) -> None:

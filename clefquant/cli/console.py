@@ -3,8 +3,9 @@ terminal.
 """
 
 import json
+import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +44,7 @@ class Output:
     verbose: bool = False
     console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
 
-    def say(self, text: str = "") -> None:
+    def say(self, text: str | Text = "") -> None:
         """A line for people, on stderr."""
         if not self.quiet:
             self.console.print(text, soft_wrap=True)
@@ -59,17 +60,21 @@ class Output:
         return self._bar(title, total, unit) if self.console.is_terminal else self._lines(title, total, unit)
 
     def done(
-        self, result: dict[str, Any], *, wrote: dict[str, Path] | None = None, next_command: str | None = None
+        self, result: dict[str, Any], *, wrote: dict[str, Path] | None = None, next_command: Sequence[object] = ()
     ) -> None:
-        """End a command: the paths it wrote and the next command for people, ``result`` for programs."""
+        """End a command: the paths it wrote and the next command for people, ``result`` for programs.
+
+        ``next_command``: the arguments after ``clefquant``; shown so that a shell takes them as they are.
+        """
         paths = wrote or {}
         if self.as_json:
             value = {**result, "paths": {name: str(path) for name, path in paths.items()}}
             print(json.dumps(value, ensure_ascii=False, default=str))
         for name, path in paths.items():
-            self.say(f"[bold]{name}[/bold]  {path}")
+            self.say(Text(name, style="bold") + Text(f"  {path}"))
         if next_command:
-            self.say(f"[dim]next:[/dim] {next_command}")
+            text = Text("next: ", style="dim") + Text(shlex.join(["clefquant", *map(str, next_command)]))
+            self.say(text)
 
     @contextmanager
     def _bar(self, title: str, total: float | None, unit: str) -> Iterator[work.Task]:

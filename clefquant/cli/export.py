@@ -52,4 +52,4 @@ def export(
     )
     result = {"release_sha256sums": done.sums_sha256, "files": done.files, "bytes": done.bytes}
     output.say(f"{done.files} files, {done.bytes / 1e6:,.1f} MB")
-    output.done(result, wrote={"release": done.path}, next_command=f"clefquant audit {done.path}")
+    output.done(result, wrote={"release": done.path}, next_command=("audit", done.path))

@@ -22,4 +22,4 @@ def nano(
 
     output: Output = context.obj
     folder = write_nano(directory)
-    output.done({}, wrote={"release": folder}, next_command=f"clefquant inspect {folder}")
+    output.done({}, wrote={"release": folder}, next_command=("inspect", folder))

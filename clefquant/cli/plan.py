@@ -48,7 +48,7 @@ def plan(
     output.done(
         {**layout.model_dump(), "predicted_kl": chosen.predicted_kl, "predicted_error": chosen.predicted_error},
         wrote={"layout": out},
-        next_command=f"clefquant quantize --model {found.model} --layout {out} --calibration SET --out DIR",
+        next_command=("quantize", "--model", found.model, "--layout", out, "--calibration", "SET", "--out", "DIR"),
     )
 
 

@@ -41,5 +41,5 @@ def quantize(
     output.done(
         {"bytes": chosen.bytes, "source_bytes": release.backbone_bytes, "bits_per_weight": chosen.bits_per_weight},
         wrote={"checkpoint": folder},
-        next_command=f"clefquant export {folder} --out {folder}-release",
+        next_command=("export", folder, "--out", f"{folder}-release"),
     )

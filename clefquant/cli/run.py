@@ -38,7 +38,7 @@ def run(
     output.done(
         {"stages": flow.results, "seconds": flow.journal.seconds()},
         wrote=paths,
-        next_command=f"clefquant publish {flow.out / 'release'} --repo ORG/NAME --dry-run",
+        next_command=("publish", flow.out / "release", "--repo", "ORG/NAME", "--dry-run"),
     )
 
 

@@ -83,9 +83,9 @@ def sensitivity(
     kl, predicted = outcome.selection.held_out.get("kl"), outcome.selection.choice.predicted_kl
     if kl is not None:
         output.say(f"KL {kl.value:.2e} ± {kl.error or 0:.1e} on held-out records (predicted {predicted:.2e})")
-    following = f"--model {model} --layout {outcome.files['layout']} --calibration {calibration}"
+    following = ("--model", model, "--layout", outcome.files["layout"], "--calibration", calibration)
     output.done(
         {**outcome.layout.model_dump(), "failed_probes": len(outcome.table.failed), "within": outcome.selection.within},
         wrote=outcome.files,
-        next_command=f"clefquant quantize {following} --out {out.parent / 'checkpoint'}",
+        next_command=("quantize", *following, "--out", out.parent / "checkpoint"),
     )

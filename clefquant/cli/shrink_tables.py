@@ -30,7 +30,7 @@ def shrink_tables(
     if restore:
         folder = restore_tables(directory, out, progress=output)
         output.done(
-            {"tables": "bf16"}, wrote={"checkpoint": folder}, next_command=f"clefquant export {folder} --out DIR"
+            {"tables": "bf16"}, wrote={"checkpoint": folder}, next_command=("export", folder, "--out", "RELEASE")
         )
         return
     effect = None
@@ -57,4 +57,4 @@ def shrink_tables(
         "tables": [table._asdict() for table in done.tables],
         "effect": None if effect is None else effect._asdict(),
     }
-    output.done(result, wrote={"checkpoint": done.path}, next_command=f"clefquant export {done.path} --out RELEASE")
+    output.done(result, wrote={"checkpoint": done.path}, next_command=("export", done.path, "--out", "RELEASE"))

@@ -66,7 +66,7 @@ def verify(
                 "numbers": report.json,
                 "reference": report.reference,
             },
-            next_command=f"clefquant compare {out} OTHER_REPORT --out comparison",
+            next_command=("compare", out, "OTHER_REPORT", "--out", "comparison"),
         )
 
     try:
