@@ -203,4 +203,4 @@ def open_flow(config_file: Path, force: Iterable[str], progress: Progress, say: 
     if unknown := sorted(forced - set(STAGES)):
         raise InputError(f"there is no stage {unknown[0]}; stages are {', '.join(STAGES)}.")
     config = read_config(config_file)
-    return Flow(config_file, config, Journal(Path(config.out), forced, progress, say), progress)
+    return Flow(config_file, config, Journal(Path(config.out), forced, say), progress)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clefquant.progress import Progress
 from clefquant.release.artefact import provenance, read_json, sha256_json, write_json
 
 KIND = "run"
@@ -22,9 +21,9 @@ SCHEMA_VERSION = 1
 class Journal:
     """Reads and writes ``run.json`` of the run folder ``out``."""
 
-    def __init__(self, out: Path, forced: frozenset[str], progress: Progress, say: Callable[[str], None]) -> None:
+    def __init__(self, out: Path, forced: frozenset[str], say: Callable[[str], None]) -> None:
         self.out = out
-        self._forced, self._progress, self._say = forced, progress, say
+        self._forced, self._say = forced, say
         path = out / "run.json"
         self._stages: dict[str, Any] = read_json(path, KIND, SCHEMA_VERSION)["stages"] if path.exists() else {}
 

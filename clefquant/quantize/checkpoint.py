@@ -1,12 +1,11 @@
 """A quantized checkpoint: the source release with some linears replaced, everything else byte for byte as it was."""
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from clefquant.errors import InputError, PrerequisiteError
+from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.algorithms import QuantizedUnit
 from clefquant.quantize.inventory import inventory
@@ -15,12 +14,11 @@ from clefquant.quantize.statistics import SCHEMA_VERSION as STATISTICS_SCHEMA
 from clefquant.quantize.statistics import InputStatistics, write_statistics
 from clefquant.quantize.writer import DEFAULT_SHARD_BYTES, ShardWriter, planned
 from clefquant.recipes.config import quantization_config, recipe_yaml
-from clefquant.recipes.formats import BF16, Format, find_format
-from clefquant.recipes.layout import Layout
+from clefquant.recipes.formats import BF16, find_format
+from clefquant.recipes.layout import Layout, quantized_linears
 from clefquant.release.artefact import check_new_folder, new_folder, provenance, write_json, write_text
 from clefquant.release.release import Release
-from clefquant.release.shards import Entry
-from clefquant.release.units import Linear
+from clefquant.release.shards import Entry, check_space, copy_side_files
 
 KIND = "checkpoint"
 SCHEMA_VERSION = 1
@@ -45,13 +43,7 @@ def check_quantizable(release: Release, layout: Layout, statistics_available: bo
         raise InputError(
             f"{', '.join(needing)} needs --calibration SET for its input scales; build one with `clefquant calibrate`."
         )
-    parent = next(folder for folder in out.absolute().parents if folder.exists())
-    free, needed = (
-        shutil.disk_usage(parent).free,
-        layout.bytes + sum(file.stat().st_size for file in release.side_files),
-    )
-    if free < needed:
-        raise PrerequisiteError(f"{parent} has {free / 1e9:.1f} GB free, the checkpoint needs {needed / 1e9:.1f} GB.")
+    check_space(out, layout.bytes + sum(file.stat().st_size for file in release.side_files))
 
 
 def write_checkpoint(
@@ -74,8 +66,7 @@ def write_checkpoint(
     parents = {"model": release.fingerprint} | ({"calibration": calibration_sha256} if calibration_sha256 else {})
     statistics: dict[str, InputStatistics] = {}
     with new_folder(out) as work:
-        for file in release.side_files:
-            shutil.copyfile(file, work / file.name)
+        copy_side_files(release.side_files, work)
         with ShardWriter(work, plan, max_shard_bytes) as writer:
             with progress.task("quantizing", len(release.units), "units") as task:
                 for result in results:
@@ -85,7 +76,7 @@ def write_checkpoint(
                             writer.write(f"{name}.{local}", tensor)
                     statistics.update(result.statistics)
                     task.advance()
-            replaced = _replaced(release, layout)
+            replaced = {f"{linear.name}.weight" for linear, _ in quantized_linears(release, layout.units)}
             for name, info in release.tensors.items():
                 if name not in replaced:
                     writer.copy(name, info)
@@ -110,19 +101,9 @@ def _warn_dead_inputs(statistics: Mapping[str, InputStatistics], progress: Progr
         )
 
 
-def _replaced(release: Release, layout: Layout) -> dict[str, tuple[Linear, Format]]:
-    """Source tensors that are stored in another form, with that form."""
-    return {
-        f"{linear.name}.weight": (linear, find_format(layout.units[unit.name]))
-        for unit in release.units
-        for linear in unit.linears
-        if layout.units[unit.name] != BF16.name
-    }
-
-
 def _plan(release: Release, layout: Layout) -> dict[str, Entry]:
     """Every tensor of the checkpoint in the source's order, a linear's stored tensors at the place of its weight."""
-    stored = _replaced(release, layout)
+    stored = {f"{linear.name}.weight": (linear, fmt) for linear, fmt in quantized_linears(release, layout.units)}
     plan: dict[str, Entry] = {}
     for name, info in release.tensors.items():
         if name in stored:

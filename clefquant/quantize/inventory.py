@@ -15,11 +15,12 @@ def inventory(release: Release, checkpoint: Path) -> dict[str, Any]:
     """
     stored = read_backbone(checkpoint)
     kept = [name for name in release.tensors if name in stored and stored[name].dtype == release.tensors[name].dtype]
-    quantized = [name for name in release.tensors if name not in set(kept)]
+    quantized = sorted(release.tensors.keys() - kept)
     for name in quantized:
         assert f"{name}_scale" in stored, f"{name} is neither kept nor quantized"
     for name in kept:
-        assert stored[name].read() == release.tensors[name].read(), f"{name} changed on the way"
+        pairs = zip(stored[name].blocks(), release.tensors[name].blocks(), strict=True)
+        assert all(copied == source for copied, source in pairs), f"{name} changed on the way"
     return {
         "tensors": {"kept": len(kept), "quantized": len(quantized)},
         "bytes": {"source": release.backbone_bytes, "checkpoint": sum(info.bytes for info in stored.values())},

@@ -15,10 +15,9 @@ import torch
 
 from clefquant.recipes.formats import DTYPE_BYTES
 from clefquant.release.headers import TensorInfo
-from clefquant.release.shards import Entry, header_bytes, plan_shards, shard_names, write_index
+from clefquant.release.shards import Entry, copy_tensor, header_bytes, plan_shards, shard_names, write_index
 
 DEFAULT_SHARD_BYTES = 5_000_000_000
-_COPY_BLOCK_BYTES = 16 << 20
 TORCH_DTYPES = {
     torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3",
     torch.uint8: "U8", torch.int8: "I8", torch.int32: "I32", torch.int64: "I64",
@@ -67,14 +66,7 @@ class ShardWriter:
 
     def copy(self, name: str, source: TensorInfo) -> None:
         """Copy one tensor's bytes unchanged."""
-        handle = self._seek(name)
-        with source.file.open("rb") as reader:
-            reader.seek(source.start)
-            left = source.bytes
-            while left:
-                block = reader.read(min(left, _COPY_BLOCK_BYTES))
-                handle.write(block)
-                left -= len(block)
+        copy_tensor(source, self._seek(name).fileno())
 
     def _seek(self, name: str) -> BinaryIO:
         handle, offset = self._place[name]

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from clefquant.errors import InputError
-from clefquant.recipes.formats import BF16, Format, find_format
+from clefquant.recipes.formats import Format, find_format
+from clefquant.recipes.layout import quantized_linears
 from clefquant.release.release import Release
 
 MIXED = "mixed-precision"
@@ -21,9 +22,8 @@ def scheme_of(fmt: Format, targets: list[str]) -> Any:
 def config_groups(release: Release, units: Mapping[str, str]) -> dict[str, Any]:
     """One scheme per format in use; its targets are the exact names of its linears, so each matches one group."""
     members: dict[str, list[str]] = {}
-    for unit in release.units:
-        if units[unit.name] != BF16.name:
-            members.setdefault(units[unit.name], []).extend(linear.name for linear in unit.linears)
+    for linear, fmt in quantized_linears(release, units):
+        members.setdefault(fmt.name, []).append(linear.name)
     if not members:
         raise InputError("the layout keeps every unit in bf16: there is nothing to quantize.")
     ordered = sorted(members.items())
@@ -32,7 +32,7 @@ def config_groups(release: Release, units: Mapping[str, str]) -> dict[str, Any]:
 
 def ignored_linears(release: Release, units: Mapping[str, str]) -> list[str]:
     """Full names of every matrix module that stays as it is; embeddings are no Linear and need no entry."""
-    quantized = {linear.name for unit in release.units if units[unit.name] != BF16.name for linear in unit.linears}
+    quantized = {linear.name for linear, _ in quantized_linears(release, units)}
     names = (name.removesuffix(".weight") for name, info in release.tensors.items() if _is_linear(name, info.shape))
     return [name for name in names if name not in quantized]
 

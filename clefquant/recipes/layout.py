@@ -1,15 +1,16 @@
 """The layout: which format each unit has, and what that weighs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from clefquant.errors import InputError
-from clefquant.recipes.formats import BF16, find_format
+from clefquant.recipes.formats import BF16, Format, find_format
 from clefquant.release.artefact import read_json, write_json
 from clefquant.release.release import Release
+from clefquant.release.units import Linear
 
 KIND = "layout"
 SCHEMA_VERSION = 1
@@ -74,6 +75,14 @@ def make_layout(
         budget=budget,
         measured=measured,
     )
+
+
+def quantized_linears(release: Release, units: Mapping[str, str]) -> Iterator[tuple[Linear, Format]]:
+    """Every linear that ``units`` (unit name to format) does not keep in bf16, with its format, in layer order."""
+    for unit in release.units:
+        if units[unit.name] != BF16.name:
+            fmt = find_format(units[unit.name])
+            yield from ((linear, fmt) for linear in unit.linears)
 
 
 def uniform_layout(release: Release, scheme: str) -> Layout:

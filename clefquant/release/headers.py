@@ -7,6 +7,7 @@ another; ``data_offsets`` count from the end of the header.
 import builtins
 import json
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from clefquant.errors import InputError
 _HEAD_PREFIX = "joint_head"
 _LFS_FIRST_LINE = b"version https://git-lfs"
 _MAX_HEADER_BYTES = 100 << 20
+_BLOCK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,13 @@ class TensorInfo:
     def bytes(self) -> int:
         """Size of the tensor in the file."""
         return self.end - self.start
+
+    def blocks(self, block_bytes: int = _BLOCK_BYTES) -> Iterator[builtins.bytes]:
+        """The tensor's bytes piece by piece, so that a table of gigabytes needs no memory of its size."""
+        with self.file.open("rb") as handle:
+            handle.seek(self.start)
+            for done in range(0, self.bytes, block_bytes):
+                yield handle.read(min(block_bytes, self.bytes - done))
 
     def read(self) -> builtins.bytes:
         """The tensor's bytes, as stored."""

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -120,15 +120,20 @@ def copy_shard(path: Path, tensors: Mapping[str, TensorInfo], task: Task) -> str
     with path.open("wb", buffering=0) as out:
         out.write(header_bytes(tensors))
         for info in tensors.values():
-            with info.file.open("rb", buffering=0) as source:
-                at = info.start
-                while at < info.end:
-                    count = _copy(source.fileno(), out.fileno(), at, min(BLOCK_BYTES, info.end - at))
-                    if not count:
-                        raise InputError(f"{info.file} ends {info.end - at} bytes early; it changed while it was read.")
-                    at += count
-                    task.advance(count)
+            copy_tensor(info, out.fileno(), task.advance)
     return sha256_file(path)
+
+
+def copy_tensor(info: TensorInfo, target: int, advance: Callable[[float], None] = lambda _: None) -> None:
+    """Copy one tensor's bytes to where descriptor ``target`` stands. A source that ends early is an InputError."""
+    with info.file.open("rb", buffering=0) as source:
+        at = info.start
+        while at < info.end:
+            count = _copy(source.fileno(), target, at, min(BLOCK_BYTES, info.end - at))
+            if not count:
+                raise InputError(f"{info.file} ends {info.end - at} bytes early; it changed while it was read.")
+            at += count
+            advance(count)
 
 
 def _copy(source: int, target: int, offset: int, count: int) -> int:
@@ -149,7 +154,7 @@ def check_space(beside: Path, needed_bytes: int) -> None:
     if free < needed_bytes:
         raise PrerequisiteError(
             f"{beside} needs {needed_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB are free there. "
-            "Free space or choose another disk for --out."
+            f"Make {needed_bytes / 1e9:.1f} GB free or choose another disk for --out."
         )
 
 

@@ -3,11 +3,10 @@
 import pytest
 
 from clefquant.pipeline.journal import Journal
-from clefquant.progress import SILENT
 
 
 def _journal(out, forced=()):
-    return Journal(out, frozenset(forced), SILENT, lambda _: None)
+    return Journal(out, frozenset(forced), lambda _: None)
 
 
 def _write(calls):

@@ -8,12 +8,12 @@ from safetensors.torch import load_file
 
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.quantize import algorithms
-from clefquant.quantize import checkpoint as module
 from clefquant.quantize.algorithms import to_nearest
 from clefquant.quantize.calibrated import quantize
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.statistics import collect_statistics
 from clefquant.recipes.layout import uniform_layout
+from clefquant.release import shards
 from clefquant.release.headers import read_backbone
 from clefquant.release.release import open_release
 from clefquant.release.units import BLOCKS
@@ -91,7 +91,7 @@ def test_nvfp4_without_calibration(tiny, folder):
 
 
 def test_too_little_disk(tiny, folder, monkeypatch):
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000})())
+    monkeypatch.setattr(shards.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000})())
     with pytest.raises(PrerequisiteError, match="GB free"):
         quantize(tiny, uniform_layout(tiny, "fp8"), None, folder)
 
