@@ -35,18 +35,16 @@ def _oneshot(release, units, encoded, out, monkeypatch):
     assert hasattr(entry, "norm_calibration_context")
     monkeypatch.setattr(entry, "norm_calibration_context", lambda *_, **__: nullcontext())
     loaded = load_release(release, dtype=torch.bfloat16)
-    rows = [
-        {"input_ids": torch.tensor([e.input_ids]), "attention_mask": torch.ones(1, len(e.input_ids), dtype=torch.long)}
-        for e in encoded
-    ]
+    data = {"pipeline": "datafree"}
+    if encoded:
+        rows = [
+            {"input_ids": torch.tensor([e.input_ids]), "attention_mask": torch.ones(1, len(e.input_ids)).long()}
+            for e in encoded
+        ]
+        data = {"pipeline": "basic", "dataset": DataLoader(rows, batch_size=None)}
     recipe = QuantizationModifier(config_groups=config_groups(release, units), ignore=ignored_linears(release, units))
     with fused_gdn_inputs():
-        oneshot(
-            model=loaded.model.language_model,
-            recipe=recipe,
-            pipeline="basic",
-            dataset=DataLoader(rows, batch_size=None),
-        )
+        oneshot(model=loaded.model.language_model, recipe=recipe, **data)
     loaded.model.language_model.save_pretrained(out, save_compressed=True)
     return load_file(out / "model.safetensors")
 
@@ -56,13 +54,21 @@ def test_bits_equal_oneshot(tiny, encoded, formats, tmp_path, monkeypatch):
     units = {unit.name: formats[i % len(formats)] for i, unit in enumerate(tiny.units)}
     encoded = encoded[:2]  # bfloat16 is slow on a CPU
     statistics = collect_statistics(tiny, encoded, dtype=torch.bfloat16)
-    ours = load_file(
-        write_checkpoint(
-            tiny, make_layout(tiny, units), to_nearest(tiny, make_layout(tiny, units), statistics), tmp_path / "ours"
-        )
-        / "model.safetensors"
-    )
-    theirs = _oneshot(tiny, units, encoded, tmp_path / "theirs", monkeypatch)
+    _compare(tiny, units, statistics, encoded, tmp_path, monkeypatch)
+
+
+def test_formats_with_groups_of_128_equal_oneshot(nano, tmp_path, monkeypatch):
+    """They do not fit the tiny model, and need no data."""
+    formats = ("fp8-block", "w4a16")
+    units = {unit.name: formats[i % len(formats)] for i, unit in enumerate(nano.units)}
+    _compare(nano, units, {}, [], tmp_path, monkeypatch)
+
+
+def _compare(release, units, statistics, encoded, tmp_path, monkeypatch):
+    layout = make_layout(release, units)
+    checkpoint = write_checkpoint(release, layout, to_nearest(release, layout, statistics), tmp_path / "ours")
+    ours = load_file(checkpoint / "model.safetensors")
+    theirs = _oneshot(release, units, encoded, tmp_path / "theirs", monkeypatch)
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
         assert ours[name].dtype == tensor.dtype, name
