@@ -5,6 +5,7 @@ held-out pairs of room and enemy, and held-out frames.
 """
 
 import random
+from itertools import product
 from typing import Any
 
 from clefquant.calibration.example import Example, Split
@@ -13,12 +14,12 @@ from clefquant.calibration.generators.wording import (
     Wording,
     assemble,
     choice,
-    is_held_out,
     noul,
     phrase,
     question_id,
     score,
     shuffled,
+    split_pairs,
 )
 
 ROOMS = ("cave", "forest", "tower", "harbour", "market", "temple", "bridge", "mine")
@@ -33,9 +34,7 @@ ACTIONS: dict[str, tuple[str, ...]] = {
     "explore": ("Look around", "Search the place"),
     "wait": ("Do nothing for now", "Stay where you are"),
 }
-PAIRS = tuple((room, enemy) for room in ROOMS for enemy in ENEMIES)
-EVALUATION_PAIRS = tuple(pair for pair in PAIRS if is_held_out("game", *pair))
-TRAIN_PAIRS = tuple(pair for pair in PAIRS if pair not in EVALUATION_PAIRS)
+TRAIN_PAIRS, EVALUATION_PAIRS = split_pairs("game", product(ROOMS, ENEMIES))
 
 RULE: Wording = (
     (

@@ -5,6 +5,7 @@ and status, in held-out frames.
 """
 
 import random
+from itertools import product
 from typing import Any
 
 from clefquant.calibration.example import Example, Split
@@ -13,12 +14,12 @@ from clefquant.calibration.generators.wording import (
     Wording,
     assemble,
     choice,
-    is_held_out,
     noul,
     phrase,
     question_id,
     score,
     shuffled,
+    split_pairs,
 )
 
 STATUS: dict[str, tuple[str, ...]] = {
@@ -47,9 +48,8 @@ NAMES = (
     "Hill Tools",
 )
 TEAMS = ("blue", "green", "red", "north", "south", "east", "west")
-PAIRS = tuple((country, status) for country in COUNTRIES for status in STATUS)
-EVALUATION_PAIRS = tuple(pair for pair in PAIRS if is_held_out("invoice", *pair))
-TRAIN_PAIRS = tuple(pair for pair in PAIRS if pair not in EVALUATION_PAIRS)
+PAIRS = tuple(product(COUNTRIES, STATUS))
+TRAIN_PAIRS, EVALUATION_PAIRS = split_pairs("invoice", PAIRS)
 BANDS = (100, 400, 1000)
 BAND_NAMES = (
     ("less than 100", "from 100 to 400", "from 400 to 1000", "more than 1000"),

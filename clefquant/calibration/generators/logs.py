@@ -5,6 +5,7 @@ Evaluation uses held-out pairs of service and message for errors, and held-out f
 """
 
 import random
+from itertools import product
 from typing import NamedTuple
 
 from clefquant.calibration.example import Example, Split
@@ -13,11 +14,11 @@ from clefquant.calibration.generators.wording import (
     Wording,
     assemble,
     choice,
-    is_held_out,
     noul,
     phrase,
     question_id,
     score,
+    split_pairs,
 )
 
 SERVICES = ("auth", "billing", "search", "gateway", "mailer", "cache", "worker", "storage", "web", "queue")
@@ -36,9 +37,7 @@ BAD: dict[str, tuple[str, ...]] = {
     "bad gateway": ("A wrong answer from behind", "The server behind was wrong"),
 }
 """Error messages to ways an option may describe them."""
-PAIRS = tuple((service, message) for service in SERVICES for message in BAD)
-EVALUATION_PAIRS = tuple(pair for pair in PAIRS if is_held_out("logs", *pair))
-TRAIN_PAIRS = tuple(pair for pair in PAIRS if pair not in EVALUATION_PAIRS)
+TRAIN_PAIRS, EVALUATION_PAIRS = split_pairs("logs", product(SERVICES, BAD))
 
 ASK_WORST: Wording = (
     ("Highest severity in the log", "How bad is the worst event?", "Which is the worst level?"),

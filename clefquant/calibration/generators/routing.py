@@ -5,6 +5,7 @@ the sentence frames of evaluation are not, nor are its intents. Decoy sentences 
 """
 
 import random
+from itertools import product
 
 from clefquant.calibration.example import Example, Split
 from clefquant.calibration.generators.wording import (
@@ -18,6 +19,7 @@ from clefquant.calibration.generators.wording import (
     question_id,
     score,
     shuffled,
+    split_pairs,
 )
 
 OBJECTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -82,9 +84,8 @@ VERBS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 """Verb id to (phrases in messages, phrases in descriptions)."""
 
-INTENTS = tuple((verb, thing) for verb in VERBS for thing in OBJECTS)
-EVALUATION_INTENTS = tuple(intent for intent in INTENTS if is_held_out("intent", *intent))
-TRAIN_INTENTS = tuple(intent for intent in INTENTS if intent not in EVALUATION_INTENTS)
+INTENTS = tuple(product(VERBS, OBJECTS))
+TRAIN_INTENTS, EVALUATION_INTENTS = split_pairs("intent", INTENTS)
 
 WANT: Wording = (
     (

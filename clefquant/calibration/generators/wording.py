@@ -2,7 +2,7 @@
 
 Held-out rule: a wording is a pair (shown, held out). ``train`` and ``calibration`` draw from the first, ``evaluation``
 from the second, so evaluation never reads a sentence frame that training has shown. Combinations (an intent, a country
-with a status) are held out by hash through :func:`is_held_out`.
+with a status) are held out by hash through :func:`is_held_out` and :func:`split_pairs`.
 """
 
 import hashlib
@@ -15,6 +15,8 @@ from clefquant.calibration.example import Example, Split
 T = TypeVar("T")
 Wording = tuple[Sequence[str], Sequence[str]]
 """(frames that train and calibration use, frames that only evaluation uses)"""
+Pair = tuple[str, str]
+HELD_OUT_SHARE = 0.15
 
 NOUL_CRITERIA: tuple[dict[str, str], ...] = (
     {"true": "Yes", "false": "No"},
@@ -45,10 +47,19 @@ def phrase(rng: random.Random, split: Split, wording: Wording, **values: object)
     return rng.choice(wording[1] if split == "evaluation" else wording[0]).format(**values)
 
 
-def is_held_out(*parts: str, share: float = 0.15) -> bool:
-    """Whether this combination is kept for evaluation: a fixed pseudo-random ``share`` of all combinations."""
+def is_held_out(*parts: str) -> bool:
+    """Whether this combination is kept for evaluation: a fixed pseudo-random share of all combinations."""
     digest = hashlib.sha256("\x1f".join(parts).encode()).digest()
-    return int.from_bytes(digest[:4], "big") < share * 2**32
+    return int.from_bytes(digest[:4], "big") < HELD_OUT_SHARE * 2**32
+
+
+def split_pairs(name: str, pairs: Iterable[Pair]) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
+    """The pairs that train and calibration use and those kept for evaluation, in order; ``name`` keys the hash."""
+    shown: list[Pair] = []
+    held: list[Pair] = []
+    for pair in pairs:
+        (held if is_held_out(name, *pair) else shown).append(pair)
+    return tuple(shown), tuple(held)
 
 
 def question_id(rng: random.Random, *names: str) -> str:
