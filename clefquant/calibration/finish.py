@@ -12,10 +12,10 @@ from clefquant.calibration.report import Against, make_report
 from clefquant.calibration.sources.registry import local_files
 from clefquant.calibration.statistics import merged_lengths
 from clefquant.calibration.stored import (
-    CODE_FILE,
     HEADER_FILE,
     HISTOGRAM_FILE,
     KIND,
+    MEDIA_FOLDER,
     RECORDS_FILE,
     REPORT_FILE,
     SCHEMA_VERSION,
@@ -25,7 +25,7 @@ from clefquant.calibration.stored import (
 )
 from clefquant.errors import CheckFailed, InputError
 from clefquant.release.artefact import provenance, sha256_file, sha256_json, write_json
-from clefquant.release.release import Release
+from clefquant.release.release import CODE_FILE, Release
 
 IDS_SHOWN = 10
 
@@ -82,7 +82,7 @@ def finish(job: Job, partial: Partial, against: list[Against], out: Path, second
         raise InputError(f"not one record is left of {job.mixture.name}: {reasons}")
     lengths = merged_lengths(sources)
     draw_histogram(lengths, f"{job.mixture.name} ({job.split})", folder / HISTOGRAM_FILE)
-    if (folder / "media").is_dir():
+    if (folder / MEDIA_FOLDER).is_dir():
         prune_media(folder, _used_media(folder))
     head = provenance(KIND, SCHEMA_VERSION, job.parents(), job.seed)
     command = head.pop("command")  # differs between runs that give the same set; the report keeps it

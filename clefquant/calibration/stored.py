@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from clefquant.errors import InputError
 from clefquant.release.artefact import read_json, sha256_file, sha256_json
+from clefquant.release.release import CODE_FILE
 
 if TYPE_CHECKING:
     from clefquant.calibration.encoding import Encoder
@@ -37,7 +38,6 @@ REJECTED_FILE = "rejected.jsonl"
 HISTOGRAM_FILE = "lengths.png"
 MEDIA_FOLDER = "media"
 TOKENIZER_FILE = "tokenizer.json"
-CODE_FILE = "joint_schema_model.py"
 
 
 @dataclass(frozen=True)
