@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,13 +47,14 @@ class Job:
         folder = Path(self.mixture.folder)
         files = [file for source in self.mixture.sources for file in local_files(source, folder)]
         return {
-            "parents": self.parents(),
+            "parents": self.parents,
             "split": self.split,
             "seed": self.seed,
             "drop_overlap": self.drop_overlap,
             "files": {str(file): [file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.exists()},
         }
 
+    @cached_property
     def parents(self) -> dict[str, str]:
         """sha256 of everything the set is made from, but the sources' own files."""
         parents = {
@@ -84,7 +86,7 @@ def finish(job: Job, partial: Partial, against: list[Against], out: Path, second
     draw_histogram(lengths, f"{job.mixture.name} ({job.split})", folder / HISTOGRAM_FILE)
     if (folder / MEDIA_FOLDER).is_dir():
         prune_media(folder, _used_media(folder))
-    head = provenance(KIND, SCHEMA_VERSION, job.parents(), job.seed)
+    head = provenance(KIND, SCHEMA_VERSION, job.parents, job.seed)
     command = head.pop("command")  # differs between runs that give the same set; the report keeps it
     records_sha256 = sha256_file(folder / RECORDS_FILE)
     header = {
