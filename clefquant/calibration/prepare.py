@@ -64,14 +64,14 @@ def _prepare(draft: Draft, record_id: str, limits: Limits, encoder: Encoder) -> 
     record: dict[str, Any] = {key: draft.record[key] for key in RECORD_KEYS if draft.record.get(key) or key == "state"}
     answers = check_answers(record, draft.answers)
     record_id.encode()
-    sha256 = _hash(record) if not (record.get("images") or record.get("videos")) else ""
-    opened, media, content = record, {}, content_keys(record, [])
-    if not sha256:
+    opened, media, pixel_hashes = record, {}, []
+    if record.get("images") or record.get("videos"):
         from clefquant.calibration.media import open_media
 
         found = open_media(record, draft.base)
-        record, opened, media = found.stored, found.opened, found.files
-        sha256, content = _hash(record), content_keys(record, found.pixel_hashes)
+        record, opened, media, pixel_hashes = found.stored, found.opened, found.files, found.pixel_hashes
+    sha256 = _hash(record)  # refuses what is no JSON, which content_keys would trip over
+    content = content_keys(record, pixel_hashes)
     if limits.min_state_tokens and (have := encoder.state_tokens(record["state"])) < limits.min_state_tokens:
         raise BadRecord(f"the state has {have} tokens, this source asks for {limits.min_state_tokens} at least")
     encoded, lost_tokens = encoder.encode(
