@@ -16,7 +16,6 @@ class Against(NamedTuple):
     path: Path
     records: int
     longest_tokens: int
-    name: str = ""
 
 
 def make_report(
@@ -25,7 +24,7 @@ def make_report(
     sources: list[SourceCounts],
     against: list[Against],
     dropped: bool,
-    seconds: float | None = None,
+    seconds: float,
 ) -> dict[str, Any]:
     """The report as JSON: what :mod:`clefquant.cli.calibrate` shows and ``report.json`` keeps."""
     lengths = merged_lengths(sources)
@@ -34,7 +33,7 @@ def make_report(
         for kind, number in source.questions.items():
             questions[kind] = questions.get(kind, 0) + number
     longest = max((source.longest for source in sources), default=[0, ""])
-    report = {
+    return {
         "name": name,
         "split": split,
         "records": sum(source.records for source in sources),
@@ -62,8 +61,8 @@ def make_report(
         ],
         "overlap": "dropped" if dropped else "refused",
         "warnings": warnings(split, sources, against, dropped),
+        "seconds": round(seconds, 2),
     }
-    return report if seconds is None else {**report, "seconds": round(seconds, 2)}
 
 
 def histogram(lengths: dict[int, int]) -> list[dict[str, int]]:
