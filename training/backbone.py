@@ -68,12 +68,11 @@ def linear_attention_in(
 
 
 def linear_attention_out(
-    x: Tensor, gate: Tensor, queries: Tensor, attention: Tensor, values: Tensor, states: Tensor, norm: Tensor,
-    out: Tensor, mlp_norm: Tensor, mlp_gate: Tensor, mlp_up: Tensor, mlp_down: Tensor,
+    x: Tensor, gate: Tensor, chunks: delta_rule.Chunks, values: Tensor, states: Tensor, norm: Tensor, out: Tensor,
+    mlp_norm: Tensor, mlp_gate: Tensor, mlp_up: Tensor, mlp_down: Tensor,
 ) -> Tensor:  # fmt: skip
     """The chunks' outputs, gated norm, projection, then the MLP."""
-    read = (queries @ states + attention @ values).transpose(1, 2)
-    o32 = read.float()
+    o32 = delta_rule.read(chunks, values, states).transpose(1, 2).float()
     o32 = o32 * torch.rsqrt(o32.pow(2).mean(-1, keepdim=True) + shape.EPSILON)
     o = norm * o32.to(x.dtype)
     o = o.reshape(x.shape[0], -1) * F.silu(gate.float())
@@ -218,8 +217,7 @@ class Backbone(nn.Module):
             chunks.new_values, chunks.read_keys, chunks.write_keys, chunks.decay, rows
         )
         out: Tensor = self.parts["linear_attention_out"](
-            x, gate, chunks.queries, chunks.attention, values, states, a.norm.weight, a.out_proj.weight,
-            *layer.mlp_weights(),
+            x, gate, chunks, values, states, a.norm.weight, a.out_proj.weight, *layer.mlp_weights(),
         )  # fmt: skip
         return out
 
