@@ -1,6 +1,6 @@
 """Marks of the shipped nano on held-out records, on the CPU: the table of README.md.
 
-    python -m training.evaluate [FOLDER] [--count 400] [--dtype bfloat16]
+    python -m training.evaluate [FOLDER] [--count 400] [--rows 8]
 
 Weights are read from the release folder's own files and run through the batched code, whose equality with the release's
 code is tested.
