@@ -2,6 +2,11 @@
 
 Spans become bags of token positions (mean), options and questions lie in padded grids [rows, slots]; padded slots are
 masked where slots see one another. Equality with the release's own head is tested in ``tests/training``.
+
+``clefquant.release.head`` batches the head too, but to run a loaded release: it drives the release's own module, has no
+dropout, and plans records in a Python loop together with their lexical vectors, which are fixed there. Here lm_head is
+trained through those vectors, worker processes lay batches out as plain index arrays, and the parameters are made
+without the release's code.
 """
 
 import math
