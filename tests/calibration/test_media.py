@@ -1,6 +1,7 @@
 """Faults 3.17, 3.19, 4.08: image modes, forms of media, files that cannot be opened."""
 
 import base64
+import datetime
 import io
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from clefquant.calibration.check import BadRecord
+from clefquant.calibration.draft import Draft
 from clefquant.calibration.media import open_media
+from clefquant.calibration.prepare import Limits, prepare
 
 QUESTIONS = {"q": {"type": "noul", "instructions": "Is it?"}}
 
@@ -118,3 +121,9 @@ def test_frames_are_all_kept() -> None:
     assert len(media.stored["videos"][0]["frames"]) == 3
     assert media.stored["media_kwargs"] == {"do_sample_frames": False}
     assert len(media.opened["videos"][0]) == 3
+
+
+def test_a_state_that_is_no_json_beside_a_picture_is_rejected(encoder):
+    """A date cell of a table: the record is left out, the build goes on."""
+    draft = Draft("table row 3", "3", {**record(picture()), "state": datetime.date(2026, 1, 2)})
+    assert "cannot be written as JSON" in (prepare(draft, Limits("table", 4096), encoder).fault or "")
