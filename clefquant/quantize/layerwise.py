@@ -18,7 +18,7 @@ from clefquant.progress import SILENT, Progress
 from clefquant.quantize.model import read_weight
 from clefquant.release.code import release_code
 from clefquant.release.headers import TensorInfo
-from clefquant.release.load import DEFAULT_BATCH_TOKENS, batches, default_device
+from clefquant.release.load import DEFAULT_BATCH_TOKENS, batches, default_device, default_dtype
 from clefquant.release.recording import recording
 from clefquant.release.release import Release
 from clefquant.release.states import DEFAULT_CACHE_BYTES, States
@@ -69,7 +69,7 @@ class Layerwise:
             raise InputError("the calibration set has no records; build one with `clefquant calibrate`.")
         self._release, self._encoded, self._batch_tokens = release, encoded, batch_tokens
         self._device = device or default_device()
-        self._dtype = dtype or (torch.bfloat16 if self._device.type == "cuda" else torch.float32)
+        self._dtype = dtype or default_dtype(self._device)
         self._cache_bytes = cache_bytes
         self._backbone = self._skeleton()
         self._running: LayerBatch

@@ -45,15 +45,20 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def default_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 on a GPU and float32 on a CPU, where bfloat16 is some twenty times slower."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
 def load_release(
     release: Release, *, device: torch.device | None = None, dtype: torch.dtype | None = None, **keywords: Any
 ) -> LoadedRelease:
     """Load with the release's own ``load_release_model``; ``keywords`` go to ``from_pretrained``.
 
-    ``dtype`` defaults to bfloat16 on a GPU and float32 on a CPU, where bfloat16 is some twenty times slower.
+    ``dtype`` defaults to :func:`default_dtype`.
     """
     device = device or default_device()
-    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
+    dtype = dtype or default_dtype(device)
     code = release_code(release.path)
     model, processor = code.load_release_model(release.path, device=device, dtype=dtype, **keywords)
     return LoadedRelease(release, model.eval().requires_grad_(False), processor, code)

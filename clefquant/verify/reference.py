@@ -17,18 +17,13 @@ from clefquant.calibration.stored import StoredRecord
 from clefquant.errors import InputError
 from clefquant.progress import Progress
 from clefquant.release.artefact import provenance, sha256_json
-from clefquant.release.load import LoadedRelease, default_device, load_release
+from clefquant.release.load import LoadedRelease, default_device, default_dtype, load_release
 from clefquant.release.release import Release, open_release
 from clefquant.verify.answers import KIND, SCHEMA_VERSION, Answer, AnswerFile, read_answers, write_answers
 from clefquant.verify.chunks import Shard, Unfinished, answer_in_chunks, discard
 
 NOISE_RECORDS = 64
 OTHER_BATCHING, ONE_AT_A_TIME = "logits_other_batching", "logits_one_at_a_time"
-
-
-def compute_dtype(device: torch.device) -> torch.dtype:
-    """As ``load_release`` chooses: bfloat16 on a GPU, float32 on a CPU."""
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def origin(
@@ -38,7 +33,7 @@ def origin(
     return {
         "fingerprint": release.fingerprint,
         "sets": sorted(sets.values()),
-        "dtype": str(compute_dtype(device)).removeprefix("torch."),
+        "dtype": str(default_dtype(device)).removeprefix("torch."),
         "device": device.type,
         "batch_tokens": batch_tokens,
         **more,

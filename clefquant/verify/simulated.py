@@ -21,7 +21,7 @@ import torch
 from clefquant.errors import InputError
 from clefquant.release.code import release_code
 from clefquant.release.headers import TensorInfo
-from clefquant.release.load import LoadedRelease, default_device
+from clefquant.release.load import LoadedRelease, default_device, default_dtype
 from clefquant.release.release import HEAD_CONFIG_FILE, HEAD_FILE, Release, open_release
 from clefquant.verify.rounding import InputRounding
 from clefquant.verify.stored_weights import MARKER, int8_tables, read_tensor, schemes_of, stored_weight
@@ -43,7 +43,7 @@ def load_simulated(
     """
     opened = release if isinstance(release, Release) else open_release(release)
     device = device or default_device()
-    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
+    dtype = dtype or default_dtype(device)
     scheme_of = schemes_of(opened)
     backbone = _empty_backbone(opened, dtype)
     rounding = InputRounding()
