@@ -18,7 +18,7 @@ from clefquant.progress import SILENT, Progress
 from clefquant.quantize.model import read_weight
 from clefquant.release.code import release_code
 from clefquant.release.headers import TensorInfo
-from clefquant.release.load import DEFAULT_BATCH_TOKENS, batches, default_device, default_dtype
+from clefquant.release.load import DEFAULT_BATCH_TOKENS, batches, default_device, default_dtype, empty_backbone
 from clefquant.release.recording import recording
 from clefquant.release.release import Release
 from clefquant.release.states import DEFAULT_CACHE_BYTES, States
@@ -99,22 +99,15 @@ class Layerwise:
             states.put(("next", batch.number), layer(states.get(batch.number, self._device), **batch.calls[number]))
 
     def _skeleton(self) -> Any:
-        """The backbone on the meta device with real buffers, embedding from the file; the vision tower only when
-        needed.
-        """
-        from accelerate import init_empty_weights
-        from transformers import AutoConfig, Qwen3_5ForConditionalGeneration
-
-        config = AutoConfig.from_pretrained(self._release.path)
-        with init_empty_weights(include_buffers=False):
-            backbone = Qwen3_5ForConditionalGeneration._from_config(config, dtype=self._dtype)
+        """The empty backbone, its embedding read from the file; the vision tower only when needed."""
+        backbone = empty_backbone(self._release.path, self._dtype)
         backbone.model.language_model.embed_tokens = _Rows(
             self._release.tensors[f"{_TEXT}embed_tokens.weight"], self._device, self._dtype
         )
         self._fill(backbone.model.language_model.norm, f"{_TEXT}norm.")
         if any(record.media is not None for record in self._encoded):
             self._fill(backbone.model.visual, _VISION)
-        return backbone.eval().requires_grad_(False)
+        return backbone
 
     def _fill(self, module: torch.nn.Module, prefix: str) -> None:
         """Read a module's parameters from the source."""

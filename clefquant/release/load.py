@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -48,6 +49,21 @@ def default_device() -> torch.device:
 def default_dtype(device: torch.device) -> torch.dtype:
     """bfloat16 on a GPU and float32 on a CPU, where bfloat16 is some twenty times slower."""
     return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def empty_backbone(folder: Path, dtype: torch.dtype) -> Any:
+    """The backbone of a release folder with parameters on the meta device and real buffers (rotary frequencies are in
+    no file); quantization is left out.
+    """
+    from accelerate import init_empty_weights
+    from transformers import AutoConfig, Qwen3_5ForConditionalGeneration
+
+    config = AutoConfig.from_pretrained(folder)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    with init_empty_weights(include_buffers=False):
+        backbone = Qwen3_5ForConditionalGeneration._from_config(config, dtype=dtype)
+    return backbone.eval().requires_grad_(False)
 
 
 def load_release(

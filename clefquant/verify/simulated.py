@@ -21,7 +21,7 @@ import torch
 from clefquant.errors import InputError
 from clefquant.release.code import release_code
 from clefquant.release.headers import TensorInfo
-from clefquant.release.load import LoadedRelease, default_device, default_dtype
+from clefquant.release.load import LoadedRelease, default_device, default_dtype, empty_backbone
 from clefquant.release.release import HEAD_CONFIG_FILE, HEAD_FILE, Release, open_release
 from clefquant.verify.rounding import InputRounding
 from clefquant.verify.stored_weights import MARKER, int8_tables, read_tensor, schemes_of, stored_weight
@@ -45,7 +45,8 @@ def load_simulated(
     device = device or default_device()
     dtype = dtype or default_dtype(device)
     scheme_of = schemes_of(opened)
-    backbone = _empty_backbone(opened, dtype)
+    backbone = empty_backbone(opened.path, dtype)
+    backbone.config.use_cache = False
     rounding = InputRounding()
     for name, tensors in _by_module(opened).items():
         module = _submodule(backbone, name, opened)
@@ -69,21 +70,6 @@ def load_simulated(
             f"{opened.path} lacks {len(missing)} tensors of the model, first {missing[0]}; the release is incomplete."
         )
     yield _with_head(opened, backbone.to(device), device, dtype)
-
-
-def _empty_backbone(release: Release, dtype: torch.dtype) -> Any:
-    """The release's backbone with parameters on the meta device and real buffers (rotary frequencies are in no
-    file)."""
-    from accelerate import init_empty_weights
-    from transformers import AutoConfig, Qwen3_5ForConditionalGeneration
-
-    config = AutoConfig.from_pretrained(release.path)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    with init_empty_weights(include_buffers=False):
-        backbone = Qwen3_5ForConditionalGeneration._from_config(config, dtype=dtype)
-    backbone.config.use_cache = False
-    return backbone.eval().requires_grad_(False)
 
 
 def _by_module(release: Release) -> dict[str, dict[str, TensorInfo]]:
