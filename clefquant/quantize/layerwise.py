@@ -18,7 +18,7 @@ from clefquant.progress import SILENT, Progress
 from clefquant.quantize.model import read_weight
 from clefquant.release.code import release_code
 from clefquant.release.headers import TensorInfo
-from clefquant.release.load import DEFAULT_BATCH_TOKENS, batches, default_device, default_dtype, empty_backbone
+from clefquant.release.load import DEFAULT_BATCH_TOKENS, default_device, default_dtype, empty_backbone, grouped
 from clefquant.release.recording import recording
 from clefquant.release.release import Release
 from clefquant.release.states import DEFAULT_CACHE_BYTES, States
@@ -135,16 +135,6 @@ class Layerwise:
             assert recorders[0].hidden is not None
             states.put(number, recorders[0].hidden)
             yield LayerBatch(number, batch["attention_mask"].bool(), tuple(recorder.keywords for recorder in recorders))
-
-
-def grouped(encoded: Sequence[Any], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of records per batch: text by similar length, records with media alone."""
-    plain = [index for index, record in enumerate(encoded) if record.media is None]
-    for group in batches([len(encoded[index].input_ids) for index in plain], batch_tokens):
-        yield [plain[index] for index in group]
-    for index, record in enumerate(encoded):
-        if record.media is not None:
-            yield [index]
 
 
 class _Rows(torch.nn.Module):

@@ -98,6 +98,16 @@ def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
         yield current
 
 
+def grouped(encoded: Sequence[Any], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of records per batch: text by similar length, records with media alone."""
+    plain = [index for index, record in enumerate(encoded) if record.media is None]
+    for group in batches([len(encoded[index].input_ids) for index in plain], batch_tokens):
+        yield [plain[index] for index in group]
+    for index, record in enumerate(encoded):
+        if record.media is not None:
+            yield [index]
+
+
 @torch.inference_mode()
 def option_logits(
     loaded: LoadedRelease, encoded: Sequence[Any], *, batch_tokens: int = DEFAULT_BATCH_TOKENS
@@ -107,10 +117,7 @@ def option_logits(
     ``encoded``: the release's ``EncodedRecord``s. Records with media run one by one, through the vision tower.
     """
     pad = loaded.processor.tokenizer.pad_token_id
-    plain = [index for index, record in enumerate(encoded) if record.media is None]
-    groups = [[plain[i] for i in group] for group in batches([len(encoded[i].input_ids) for i in plain], batch_tokens)]
-    groups += [[index] for index, record in enumerate(encoded) if record.media is not None]
-    for group in groups:
+    for group in grouped(encoded, batch_tokens):
         batch = loaded.code.collate_records([encoded[index] for index in group], pad, loaded.device)
         for index, questions in zip(group, loaded.model(batch), strict=True):
             yield index, [logits.float().cpu() for logits in questions]

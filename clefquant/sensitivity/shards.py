@@ -10,7 +10,7 @@ from functools import cached_property
 from clefquant.calibration.stored import StoredRecord, to_line
 from clefquant.errors import InputError
 from clefquant.release.artefact import sha256_json
-from clefquant.release.load import batches
+from clefquant.release.load import grouped
 
 #: Tokens of one shard: what a probe can lose when the sweep is killed.
 DEFAULT_SHARD_TOKENS = 65_536
@@ -39,10 +39,7 @@ class Shard:
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """Indices of the records of every batch; a record with media has a batch of its own."""
-        plain = [index for index, record in enumerate(self.records) if record.encoded.media is None]
-        lengths = [self.records[index].tokens for index in plain]
-        found = [tuple(plain[i] for i in group) for group in batches(lengths, self.batch_tokens)]
-        return (*found, *((i,) for i, record in enumerate(self.records) if record.encoded.media is not None))
+        return tuple(map(tuple, grouped([record.encoded for record in self.records], self.batch_tokens)))
 
     @cached_property
     def question_sizes(self) -> tuple[int, ...]:
