@@ -15,7 +15,7 @@ import torch
 
 from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
-from clefquant.quantize.model import read_weight
+from clefquant.quantize.model import read_tensor
 from clefquant.release.code import release_code
 from clefquant.release.headers import TensorInfo
 from clefquant.release.load import DEFAULT_BATCH_TOKENS, default_device, default_dtype, empty_backbone, grouped
@@ -112,7 +112,7 @@ class Layerwise:
     def _fill(self, module: torch.nn.Module, prefix: str) -> None:
         """Read a module's parameters from the source."""
         for name, parameter in list(module.named_parameters()):
-            weight = read_weight(self._release.tensors[prefix + name]).to(self._device, self._dtype)
+            weight = read_tensor(self._release.tensors[prefix + name]).to(self._device, self._dtype)
             assert weight.shape == parameter.shape, prefix + name
             owner, _, leaf = name.rpartition(".")
             setattr(module.get_submodule(owner), leaf, torch.nn.Parameter(weight, requires_grad=False))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from clefquant.quantize.model import read_weight
+from clefquant.quantize.model import read_tensor
 from clefquant.quantize.simulate import simulated
 from clefquant.quantize.unit import quantize_unit
 from clefquant.recipes.formats import find_format
@@ -52,7 +52,7 @@ class Walk:
         while self.halves < _place(unit):
             self._step()
         release = self.loaded.release
-        weights = {linear.name: read_weight(release.tensors[f"{linear.name}.weight"]) for linear in unit.linears}
+        weights = {linear.name: read_tensor(release.tensors[f"{linear.name}.weight"]) for linear in unit.linears}
         for name, of_format in groupby(items, key=lambda item: item.format):
             quantized = quantize_unit(unit, weights, find_format(name), input_amax)
             for item in of_format:

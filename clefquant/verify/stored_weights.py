@@ -7,30 +7,17 @@ from typing import Any
 import torch
 
 from clefquant.errors import InputError
+from clefquant.quantize.model import read_tensor
 from clefquant.quantize.unit import dequantize
-from clefquant.release.headers import TensorInfo, read_header
+from clefquant.release.headers import read_header
 from clefquant.release.release import Release
 
 TABLES_FILE = Path("clef_head/tables_int8.safetensors")
 MARKER = "requires_clef_vllm"
 #: Table name in that file to the module it stands for.
 TABLE_MODULES = {"embed_tokens": "model.language_model.embed_tokens", "lm_head": "lm_head"}
-_DTYPES = {
-    "BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F8_E4M3": torch.float8_e4m3fn,
-    "U8": torch.uint8, "I8": torch.int8,
-}  # fmt: skip
 
 SchemeOf = Callable[[str, torch.nn.Module], Any]
-
-
-def read_tensor(info: TensorInfo) -> torch.Tensor:
-    """One tensor, as stored. InputError for a dtype no supported format uses."""
-    if info.dtype not in _DTYPES:
-        raise InputError(f"{info.file} stores a tensor as {info.dtype}; supported: {', '.join(_DTYPES)}.")
-    dtype = _DTYPES[info.dtype]
-    if info.bytes == 0:
-        return torch.empty(info.shape, dtype=dtype)
-    return torch.frombuffer(bytearray(info.read()), dtype=dtype).reshape(info.shape)
 
 
 def schemes_of(release: Release) -> SchemeOf:
