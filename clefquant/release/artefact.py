@@ -72,16 +72,23 @@ def check_new_folder(target: Path) -> None:
         raise InputError(f"{target} is a file; --out must name a folder that does not exist yet.")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all (UTF-8, LF)."""
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary sibling of ``path``; rename it to ``path`` on success, remove it on failure."""
     work = _sibling(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        work.write_text(text, encoding="utf-8", newline="\n")
+        yield work
         os.replace(work, path)
     except BaseException:
         work.unlink(missing_ok=True)
         raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all (UTF-8, LF)."""
+    with new_file(path) as work:
+        work.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -6,8 +6,6 @@ another way (``logits_other_batching``, ``logits_one_at_a_time``; null where the
 """
 
 import json
-import os
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clefquant.errors import InputError
+from clefquant.release.artefact import new_file
 
 KIND = "option logits"
 SCHEMA_VERSION = 1
@@ -79,14 +78,8 @@ def write_answers(
         columns[name] = pa.array([found.get(answer.key) for answer in answers], floats)
     meta = json.dumps({"kind": KIND, "schema_version": SCHEMA_VERSION, **head}, sort_keys=True)
     table = pa.table(columns).replace_schema_metadata({_METADATA: meta.encode()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    work = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
-    try:
+    with new_file(path) as work:
         pq.write_table(table, work, compression="zstd")
-        os.replace(work, path)
-    except BaseException:
-        work.unlink(missing_ok=True)
-        raise
 
 
 def read_answers(path: Path) -> AnswerFile:

@@ -1,8 +1,8 @@
 """``questions.parquet``: every question with its measures, for analyses the report does not make."""
 
-import os
 from pathlib import Path
 
+from clefquant.release.artefact import new_file
 from clefquant.verify.join import Pairs
 from clefquant.verify.metrics import Measures
 
@@ -39,6 +39,5 @@ def write_questions(path: Path, pairs: Pairs, m: Measures) -> None:
             "confidence": m.candidate.confidence,
         }
     )
-    work = path.with_name(f".{path.name}.partial")
-    pq.write_table(table, work, compression="zstd")
-    os.replace(work, path)
+    with new_file(path) as work:
+        pq.write_table(table, work, compression="zstd")
