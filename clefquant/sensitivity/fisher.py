@@ -27,7 +27,7 @@ from clefquant.recipes.formats import find_format
 from clefquant.release.load import DEFAULT_BATCH_TOKENS, LoadedRelease
 from clefquant.sensitivity.assemble import assemble, check_statistics, checked_formats
 from clefquant.sensitivity.continuation import PreparedBatch, prepare, run_layers
-from clefquant.sensitivity.metrics import mean_over_records
+from clefquant.sensitivity.metrics import mean_of_sums
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
 from clefquant.sensitivity.table import Entry, Figure, SensitivityTable
 from clefquant.sensitivity.tabulate import Questions
@@ -153,11 +153,9 @@ def _sampled_log_likelihood(
 
 
 def _entry(unit: str, format_name: str, per_record: Any, questions: Questions) -> Entry:
-    counts = np.array(questions.counted)
     failed = int((~np.isfinite(per_record)).sum())
     if failed:
         return Entry(unit=unit, format=format_name, failed_logits=failed)
-    owners = np.repeat(np.arange(len(counts)), counts)
-    mean = mean_over_records(np.repeat(per_record / np.maximum(counts, 1), counts), owners)
+    mean = mean_of_sums(per_record, questions.counted)
     figure = Figure(value=mean.value, error=mean.error, questions=mean.questions)
     return Entry(unit=unit, format=format_name, figures={"kl": figure}, record_kl=per_record.tolist())

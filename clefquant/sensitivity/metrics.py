@@ -3,6 +3,7 @@
 All in float64 from float32 logits. p: softmax of the reference (the unchanged model), q: of the changed one.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,6 +78,14 @@ def mean_over_records(values: Floats, records: Integers) -> Mean:
         return Mean(mean, None, count)
     spread = float(np.square(sums - mean * sizes).sum()) * len(sums) / (len(sums) - 1)
     return Mean(mean, float(np.sqrt(spread)) / count, count)
+
+
+def mean_of_sums(sums: Floats, counts: Sequence[int]) -> Mean:
+    """:func:`mean_over_records` from each record's sum over its ``counts`` questions."""
+    # a sum over n questions counts as n values of their mean
+    sizes = np.array(counts)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    return mean_over_records(np.repeat(sums / np.maximum(sizes, 1), sizes), owners)
 
 
 def _log_softmax(logits: Floats, starts: Integers, counts: Integers) -> Floats:

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import combinations
 
-import numpy as np
-
 from clefquant.errors import InputError
 from clefquant.recipes.formats import BF16, find_format
 from clefquant.sensitivity.budget import Budget, parse_budget
 from clefquant.sensitivity.knapsack import Option, Options, least_bytes, least_loss
-from clefquant.sensitivity.metrics import mean_over_records
+from clefquant.sensitivity.metrics import mean_of_sums
 from clefquant.sensitivity.table import SensitivityTable
 
 
@@ -60,11 +58,7 @@ def plan(table: SensitivityTable, budget: str, constraints: Constraints = NO_CON
 def make_plan(table: SensitivityTable, units: dict[str, str], budget: str) -> Plan:
     """A given layout as a plan."""
     losses = table.losses()
-    summed = table.record_losses(units)
-    # mean_over_records weighs questions; a record's sum over n questions counts as n values of its mean
-    counts = np.array(table.questions)
-    owners = np.repeat(np.arange(len(counts)), counts)
-    mean = mean_over_records(np.repeat(summed / np.maximum(counts, 1), counts), owners)
+    mean = mean_of_sums(table.record_losses(units), table.questions)
     predicted = sum(losses[name][fmt] for name, fmt in units.items())
     return Plan(units, table.total_bytes(units), predicted, mean.error, budget)
 

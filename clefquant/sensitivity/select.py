@@ -10,7 +10,7 @@ from clefquant.sensitivity.budget import parse_budget
 from clefquant.sensitivity.candidates import candidates
 from clefquant.sensitivity.frontier import Frontier, pareto_frontier
 from clefquant.sensitivity.measure import Measurer
-from clefquant.sensitivity.metrics import mean_over_records
+from clefquant.sensitivity.metrics import mean_of_sums, mean_over_records
 from clefquant.sensitivity.parts import Parts
 from clefquant.sensitivity.plan import (
     NO_CONSTRAINTS,
@@ -82,10 +82,7 @@ def additivity_residual(table: SensitivityTable, layout: dict[str, str], swept: 
     """Measured minus predicted KL on the very records of the sweep, paired record by record."""
     if swept.failed_logits:
         return None
-    counts = np.array(table.questions)
-    owners = np.repeat(np.arange(len(counts)), counts)
-    difference = np.array(swept.record_kl) - table.record_losses(layout)
-    mean = mean_over_records(np.repeat(difference / np.maximum(counts, 1), counts), owners)
+    mean = mean_of_sums(np.array(swept.record_kl) - table.record_losses(layout), table.questions)
     return Figure(value=mean.value, error=mean.error, questions=mean.questions)
 
 
