@@ -14,7 +14,7 @@ from clefquant.quantize.unit import QuantizedLinear
 from clefquant.recipes.formats import BF16
 from clefquant.release.load import DEFAULT_BATCH_TOKENS, LoadedRelease
 from clefquant.sensitivity.continuation import in_record_order, prepare, run_layers
-from clefquant.sensitivity.probe import REFERENCE, Keys, make_probe, unit_detail
+from clefquant.sensitivity.probe import Keys, make_probe, unit_detail
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
 from clefquant.sensitivity.store import Probe, ProbeStore
 from clefquant.sensitivity.table import Entry
@@ -45,7 +45,7 @@ class Measurer:
         keys = Keys.of(self.loaded)
         questions = Questions(tuple(record for shard in shards for record in shard.records))
         with self.progress.task(title, len(layouts) + 1, "layouts") as task:
-            before = [self._unchanged(keys, shard) for shard in shards]
+            before = [reference_probe(self.store, self.loaded, keys, shard) for shard in shards]
             task.advance()
             found = []
             for layout in layouts:
@@ -53,12 +53,6 @@ class Measurer:
                 found.append(tabulate("", LAYOUT, questions, before, after))
                 task.advance()
         return found
-
-    def _unchanged(self, keys: Keys, shard: Shard) -> Probe:
-        key = keys.key(REFERENCE, None, shard)
-        if not self.store.have([key]):
-            self.store.add(reference_probe(self.loaded, keys, shard))
-        return self.store.get(key)
 
     @torch.inference_mode()
     def _layout(self, keys: Keys, shards: Sequence[Shard], layout: Mapping[str, str]) -> list[Probe]:

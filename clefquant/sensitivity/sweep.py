@@ -12,7 +12,7 @@ from clefquant.release.load import DEFAULT_BATCH_TOKENS, LoadedRelease
 from clefquant.release.release import Release
 from clefquant.release.states import DEFAULT_CACHE_BYTES
 from clefquant.sensitivity.assemble import assemble, check_statistics, checked_formats
-from clefquant.sensitivity.probe import NOISE, REFERENCE, Keys, Work, work_list
+from clefquant.sensitivity.probe import NOISE, Keys, Work, work_list
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
 from clefquant.sensitivity.store import Probe, ProbeStore
 from clefquant.sensitivity.table import Entry, SensitivityTable
@@ -91,11 +91,9 @@ def sweep(
 def _reference(
     store: ProbeStore, loaded: LoadedRelease, keys: Keys, shard: Shard, *, regrouped: bool, task: Task
 ) -> Probe:
-    key = keys.key(NOISE if regrouped else REFERENCE, None, shard)
-    if not store.have([key]):
-        store.add(reference_probe(loaded, keys, shard, regrouped=regrouped))
+    probe = reference_probe(store, loaded, keys, shard, regrouped=regrouped)
     task.advance()
-    return store.get(key)
+    return probe
 
 
 def _table(

@@ -19,7 +19,7 @@ from clefquant.release.units import Unit
 from clefquant.sensitivity.continuation import PreparedBatch, in_record_order, prepare, run_layers, run_mixer, run_mlp
 from clefquant.sensitivity.probe import NOISE, REFERENCE, Keys, Work, make_probe
 from clefquant.sensitivity.shards import Shard
-from clefquant.sensitivity.store import Probe
+from clefquant.sensitivity.store import Probe, ProbeStore
 
 
 @dataclass
@@ -101,14 +101,20 @@ def probes(
 
 
 @torch.inference_mode()
-def reference_probe(loaded: LoadedRelease, keys: Keys, shard: Shard, *, regrouped: bool = False) -> Probe:
-    """The unchanged model over a shard; ``regrouped``: in other batches, which shows the noise of the computation
-    itself."""
-    start = time.monotonic()
-    used, name = (shard.regrouped(), NOISE) if regrouped else (shard, REFERENCE)
-    parts = [(batch, run_layers(loaded, batch, hidden, 0)) for batch, hidden in prepare(loaded, used)]
-    logits = in_record_order(used, parts)
-    return make_probe(keys.key(name, None, shard), name, name, shard, time.monotonic() - start, logits)
+def reference_probe(
+    store: ProbeStore, loaded: LoadedRelease, keys: Keys, shard: Shard, *, regrouped: bool = False
+) -> Probe:
+    """The unchanged model over a shard, from ``store`` when it is there, else added to it; ``regrouped``: in other
+    batches, which shows the noise of the computation itself."""
+    name = NOISE if regrouped else REFERENCE
+    key = keys.key(name, None, shard)
+    if not store.have([key]):
+        start = time.monotonic()
+        used = shard.regrouped() if regrouped else shard
+        parts = [(batch, run_layers(loaded, batch, hidden, 0)) for batch, hidden in prepare(loaded, used)]
+        logits = in_record_order(used, parts)
+        store.add(make_probe(key, name, name, shard, time.monotonic() - start, logits))
+    return store.get(key)
 
 
 def _place(unit: Unit) -> int:
