@@ -7,6 +7,7 @@ from clefquant.errors import InputError
 from clefquant.recipes.formats import BF16, find_format
 from clefquant.release.artefact import provenance, sha256_json
 from clefquant.release.release import HEAD_FILE, Release
+from clefquant.release.units import Unit
 from clefquant.sensitivity.shards import Shard
 from clefquant.sensitivity.table import KIND, SCHEMA_VERSION, Entry, SensitivityTable, UnitInfo
 from clefquant.sensitivity.tabulate import Questions
@@ -52,10 +53,15 @@ def unit_infos(release: Release, formats: Sequence[str]) -> list[UnitInfo]:
     """Every unit with its bytes in ``bf16`` and in each format that can store it."""
     found = []
     for unit in release.units:
-        able = [f for f in map(find_format, (BF16.name, *formats)) if not any(f.obstacle(x) for x in unit.linears)]
+        able = map(find_format, able_formats(unit, (BF16.name, *formats)))
         sizes = {fmt.name: sum(fmt.tensor_bytes(linear) for linear in unit.linears) for fmt in able}
         found.append(UnitInfo(name=unit.name, layer=unit.layer, kind=unit.kind, weights=unit.weights, bytes=sizes))
     return found
+
+
+def able_formats(unit: Unit, formats: Sequence[str]) -> list[str]:
+    """Those of ``formats`` that can store every linear of ``unit``."""
+    return [name for name in formats if not any(find_format(name).obstacle(linear) for linear in unit.linears)]
 
 
 def checked_formats(release: Release, formats: Sequence[str]) -> list[str]:

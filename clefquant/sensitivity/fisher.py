@@ -23,9 +23,8 @@ from clefquant.progress import SILENT, Progress
 from clefquant.quantize.model import quantize_from_disk
 from clefquant.quantize.simulate import fake_quantize_input
 from clefquant.quantize.unit import QuantizedLinear
-from clefquant.recipes.formats import find_format
 from clefquant.release.load import DEFAULT_BATCH_TOKENS, LoadedRelease
-from clefquant.sensitivity.assemble import assemble, check_statistics, checked_formats
+from clefquant.sensitivity.assemble import able_formats, assemble, check_statistics, checked_formats
 from clefquant.sensitivity.continuation import PreparedBatch, prepare, run_layers
 from clefquant.sensitivity.metrics import mean_of_sums
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
@@ -62,8 +61,7 @@ def _entries(
     changes = {
         (unit.name, name): quantize_from_disk(loaded.release, unit, name, input_amax)
         for unit in loaded.release.units
-        for name in formats
-        if not any(find_format(name).obstacle(linear) for linear in unit.linears)
+        for name in able_formats(unit, formats)
     }
     sums = {pair: torch.zeros(len(shard.records), dtype=torch.float64) for pair in changes}
     generator = torch.Generator().manual_seed(seed)

@@ -11,6 +11,7 @@ from clefquant.recipes.formats import find_format
 from clefquant.release.artefact import package_versions, sha256_json
 from clefquant.release.load import LoadedRelease
 from clefquant.release.units import Unit
+from clefquant.sensitivity.assemble import able_formats
 from clefquant.sensitivity.shards import Shard
 from clefquant.sensitivity.store import Probe
 
@@ -72,8 +73,7 @@ def work_list(
     return [
         Work(unit, name, index, keys.key(unit.name, unit_detail(unit, name, input_amax), shard))
         for unit in units
-        for name in formats
-        if not any(find_format(name).obstacle(linear) for linear in unit.linears)
+        for name in able_formats(unit, formats)
         for index, shard in enumerate(shards)
     ]
 
