@@ -120,8 +120,9 @@ def _watching(
 
                     def arrived(gradient: torch.Tensor) -> None:
                         with torch.no_grad():
+                            plain = functional.linear(x, module.weight)
                             for pair, quantized in variants:
-                                change = _output(x, quantized) - functional.linear(x, module.weight)
+                                change = _output(x, quantized) - plain
                                 watch.add(pair, (gradient * change).sum(dim=(1, 2)))
 
                     output.register_hook(arrived)  # type: ignore[no-untyped-call]
