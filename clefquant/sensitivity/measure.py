@@ -13,6 +13,7 @@ from clefquant.quantize.simulate import simulated
 from clefquant.quantize.unit import QuantizedLinear
 from clefquant.recipes.formats import BF16
 from clefquant.release.load import DEFAULT_BATCH_TOKENS, LoadedRelease
+from clefquant.release.units import Unit
 from clefquant.sensitivity.continuation import in_record_order, prepare, run_layers
 from clefquant.sensitivity.probe import Keys, make_probe, unit_detail
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
@@ -61,9 +62,7 @@ class Measurer:
         wanted = {keys.key(LAYOUT, detail, shard): shard for shard in shards}
         done = self.store.have(wanted)
         if len(done) < len(wanted):
-            linears = {
-                n: linear for unit in units for n, linear in self._quantized(unit.name, layout[unit.name]).items()
-            }
+            linears = {n: linear for unit in units for n, linear in self._quantized(unit, layout[unit.name]).items()}
             for key, shard in wanted.items():
                 if key in done:
                     continue
@@ -77,13 +76,12 @@ class Measurer:
                 self.store.add(make_probe(key, LAYOUT, LAYOUT, shard, time.monotonic() - start, logits))
         return [self.store.get(key) for key in wanted]
 
-    def _quantized(self, name: str, format_name: str) -> dict[str, QuantizedLinear]:
-        if (name, format_name) in self._units:
-            return self._units[name, format_name]
-        unit = next(unit for unit in self.loaded.release.units if unit.name == name)
+    def _quantized(self, unit: Unit, format_name: str) -> dict[str, QuantizedLinear]:
+        if (unit.name, format_name) in self._units:
+            return self._units[unit.name, format_name]
         found = quantize_from_disk(self.loaded.release, unit, format_name, self.input_amax)
         size = sum(linear.weight.nbytes + sum(t.nbytes for t in linear.tensors.values()) for linear in found.values())
         if self._kept + size <= _KEPT_BYTES:
-            self._units[name, format_name] = found
+            self._units[unit.name, format_name] = found
             self._kept += size
         return found

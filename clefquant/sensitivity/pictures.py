@@ -64,7 +64,7 @@ def _heat_map(table: SensitivityTable) -> Any:
                         axis.text(
                             column,
                             row,
-                            f"{entry.kl:.0e}".replace("e-0", "e-"),
+                            _short(entry.kl),
                             ha="center",
                             va="center",
                             color=shade,

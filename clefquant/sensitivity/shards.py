@@ -41,11 +41,6 @@ class Shard:
         """Indices of the records of every batch; a record with media has a batch of its own."""
         return tuple(map(tuple, grouped([record.encoded for record in self.records], self.batch_tokens)))
 
-    @cached_property
-    def question_sizes(self) -> tuple[int, ...]:
-        """Number of options of every question, in the order of records and questions."""
-        return tuple(len(q.option_ids) for record in self.records for q in record.encoded.questions)
-
     def regrouped(self) -> "Shard":
         """The first quarter of the records in other batches: each alone, or together when they already are alone."""
         some = self.records[: max(_FEWEST_REGROUPED, len(self.records) // 4)]
