@@ -62,7 +62,8 @@ def asked_questions(records: Iterable[StoredRecord]) -> list[Asked]:
 
 def join(asked: Sequence[Asked], reference: Iterable[Answer], candidate: Iterable[Answer]) -> Pairs:
     """Pair the answers. CheckFailed on a duplicate, a missing or an extra record, question or option on either side."""
-    wanted = {(one.record, one.question): one for one in _unique(asked, "the evaluation set")}
+    _refuse_duplicates(((one.record, one.question) for one in asked), "the evaluation set")
+    wanted = {(one.record, one.question): one for one in asked}
     left = _matched(wanted, reference, "the BF16 reference")
     right = _matched(wanted, candidate, "the candidate")
     counts = np.array([len(one.order) for one in asked], np.int64)
@@ -88,11 +89,6 @@ def _gold(one: Asked) -> int:
 
 def _spelled(key: Key) -> str:
     return f"record {key[0]!r}, question {key[1]!r}"
-
-
-def _unique(asked: Sequence[Asked], side: str) -> Sequence[Asked]:
-    _refuse_duplicates(((one.record, one.question) for one in asked), side)
-    return asked
 
 
 def _refuse_duplicates(keys: Iterable[Key], side: str) -> None:

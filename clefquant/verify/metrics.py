@@ -69,11 +69,11 @@ def measure(pairs: Pairs) -> Measures:
     is_score = np.array([one.type == "score" for one in pairs.asked], bool)
     scores = np.abs(at.sum(levels * q) - at.sum(levels * p))
     first, second = _two_best(p, at)
-    reference = _side(p, log_p, finite_p, pairs.gold, at)
-    candidate = _side(q, log_q, finite_q, pairs.gold, at)
+    reference = _side(p, log_p, finite_p, first, pairs.gold, at)
+    candidate = _side(q, log_q, finite_q, _two_best(q, at)[0], pairs.gold, at)
     many = at.counts > 1
-    gap_p = _gap(pairs.reference, first, second, at)
-    gap_q = _gap(pairs.candidate, first, second, at)
+    gap_p = _gap(pairs.reference, first, second)
+    gap_q = _gap(pairs.candidate, first, second)
 
     def known(values: FloatArray, where: BoolArray = finite) -> FloatArray:
         return np.where(where, values, np.nan)
@@ -129,14 +129,14 @@ def _two_best(p: FloatArray, at: _Segments) -> tuple[IntArray, IntArray]:
     return order[at.starts], order[at.starts + (at.counts > 1)]
 
 
-def _gap(logits: FloatArray, first: IntArray, second: IntArray, at: _Segments) -> FloatArray:
+def _gap(logits: FloatArray, first: IntArray, second: IntArray) -> FloatArray:
     with np.errstate(invalid="ignore"):
         gap: FloatArray = logits[first] - logits[second]
     return gap
 
 
-def _side(p: FloatArray, log_p: FloatArray, finite: BoolArray, gold: IntArray, at: _Segments) -> Side:
-    first, _ = _two_best(p, at)
+def _side(p: FloatArray, log_p: FloatArray, finite: BoolArray, first: IntArray, gold: IntArray, at: _Segments) -> Side:
+    """``first``: flat places [Q] of the chosen options."""
     has_gold = gold >= 0
     place = at.starts + np.maximum(gold, 0)
     squares = at.sum(p * p) - 2 * p[place] + 1
