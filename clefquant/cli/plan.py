@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clefquant.cli.console import Output
+from clefquant.cli.options import Budget, Forbidden, MaxFormats, Pins
 from clefquant.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,20 +17,11 @@ if TYPE_CHECKING:
 def plan(
     context: typer.Context,
     table: Annotated[Path, typer.Option("--table", help="sensitivity.json of a sweep.", show_default=False)],
-    budget: Annotated[
-        str, typer.Option("--budget", help="10.3GB, 5.2bits, 0.6x (of BF16) or kl=0.002.", show_default=False)
-    ],
+    budget: Budget,
     out: Annotated[Path, typer.Option("--out", help="Layout file to write.")] = Path("layout.json"),
-    pin: Annotated[
-        list[str] | None,
-        typer.Option("--pin", help="UNIT=FORMAT, also layers.*.mlp=fp8; repeatable.", show_default=False),
-    ] = None,
-    forbid: Annotated[
-        str, typer.Option("--forbid", help="Formats no unit may have, bf16 included.", show_default=False)
-    ] = "",
-    max_formats: Annotated[
-        int | None, typer.Option("--max-formats", help="Most formats in use, besides bf16.", show_default=False)
-    ] = None,
+    pin: Pins = None,
+    forbid: Forbidden = "",
+    max_formats: MaxFormats = None,
 ) -> None:
     """Plan a layout for another budget from a finished sweep; nothing is measured.
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from clefquant.cli.console import Output
+from clefquant.cli.options import Budget, Forbidden, MaxFormats, Pins
 
 
 def sensitivity(
@@ -15,9 +16,7 @@ def sensitivity(
     evaluation: Annotated[
         Path, typer.Option("--eval", help="Set to score, choose and measure on, in three parts.", show_default=False)
     ],
-    budget: Annotated[
-        str, typer.Option("--budget", help="10.3GB, 5.2bits, 0.6x (of BF16) or kl=0.002.", show_default=False)
-    ],
+    budget: Budget,
     out: Annotated[
         Path, typer.Option("--out", help="Folder; an interrupted run in it is continued.", show_default=False)
     ],
@@ -28,16 +27,9 @@ def sensitivity(
         Literal["measured", "fisher"],
         typer.Option("--metric", help="Probe every unit, or estimate by a backward pass."),
     ] = "measured",
-    pin: Annotated[
-        list[str] | None,
-        typer.Option("--pin", help="UNIT=FORMAT, also layers.*.mlp=fp8; repeatable.", show_default=False),
-    ] = None,
-    forbid: Annotated[
-        str, typer.Option("--forbid", help="Formats no unit may have, bf16 included.", show_default=False)
-    ] = "",
-    max_formats: Annotated[
-        int | None, typer.Option("--max-formats", help="Most formats in use, besides bf16.", show_default=False)
-    ] = None,
+    pin: Pins = None,
+    forbid: Forbidden = "",
+    max_formats: MaxFormats = None,
     candidates: Annotated[int, typer.Option("--candidates", min=1, help="Layouts to build and measure.")] = 12,
     batch_tokens: Annotated[
         int | None, typer.Option("--batch-tokens", min=1, help="Tokens of a padded batch.", show_default="by device")
