@@ -21,15 +21,18 @@ class Remote(NamedTuple):
 
 
 class Hub:
-    """One repository on the Hub at ``HF_ENDPOINT`` with the token of the usual places."""
+    """One repository on the Hub at ``HF_ENDPOINT`` with the token of the usual places.
 
-    def __init__(self, repo: str) -> None:
+    ``writes``: InputError when there is no token. Reading alone goes on without one, and sees what everybody sees.
+    """
+
+    def __init__(self, repo: str, *, writes: bool) -> None:
         from huggingface_hub import HfApi, constants, get_token
 
         self.repo, self._token = repo, get_token()
         self.endpoint = str(constants.ENDPOINT)
-        self._api: Any = HfApi(endpoint=self.endpoint, token=self._token)
-        if self._token is None:
+        self._api: Any = HfApi(endpoint=self.endpoint, token=self._token or False)
+        if writes and self._token is None:
             raise InputError(
                 "there is no Hub token: log in with `hf auth login` or set HF_TOKEN (write access is needed)."
             )
@@ -40,14 +43,15 @@ class Hub:
         return f"{self.endpoint}/{self.repo}"
 
     def files(self) -> dict[str, Remote] | None:
-        """Files of the main branch; None when the repository does not exist (or this token may not see it)."""
+        """Files of the main branch; None when the repository does not exist (or is not for us to see)."""
         from huggingface_hub.errors import RepositoryNotFoundError
 
         with self._said("reading the repository"):
             try:
                 tree = list(self._api.list_repo_tree(self.repo, recursive=True))
             except RepositoryNotFoundError as error:
-                if error.response.status_code == 401:
+                # without a token the Hub answers 401 for what does not exist, too
+                if error.response.status_code == 401 and self._token is not None:
                     raise
                 return None
         return {

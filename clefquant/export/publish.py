@@ -50,7 +50,8 @@ def publish(
     """Upload the release folder to ``repo``. CheckFailed, before a byte is sent, when it is not fit to be published.
 
     Needs a clean audit and a verify report of these very bytes whose gate passed: ``report``, the one in the release,
-    or ``report/report.json`` beside it. The card gets the report's figures and the repository's name.
+    or ``report/report.json`` beside it. The card gets the report's figures and the repository's name. ``dry_run``:
+    sends nothing and needs no token; without one a private repository looks like one that does not exist.
     """
     if not HUB_ID.fullmatch(repo):
         raise InputError(f"--repo is {repo!r}; a repository has the form ORG/NAME.")
@@ -62,7 +63,7 @@ def publish(
         faults = lint_card(stage, (stage / CARD_FILE).read_text(encoding="utf-8"), repo)
         if faults:
             raise CheckFailed("the card is not fit to be published: " + "; ".join(faults) + ".")
-        hub = Hub(repo)
+        hub = Hub(repo, writes=not dry_run)
         there = hub.files()
         if there:
             section = changes_section(stage, hub, there)

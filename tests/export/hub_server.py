@@ -74,8 +74,11 @@ class Handler(BaseHTTPRequestHandler):
                 self._json({"error": f"asked to fail, token {TOKEN}"}, fault[1])
                 return
         body = self._body()
-        if self.headers.get("Authorization") != f"Bearer {TOKEN}" and not path.startswith("/store/"):
-            self._json({"error": "no such token"}, 401)
+        known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+        if not known and not path.startswith("/store/") and not self._for_everybody(path):
+            # over https huggingface_hub takes a plain 401 for a repository that is not there; over http it needs this
+            hidden = {} if "Authorization" in self.headers else {"X-Error-Code": "RepoNotFound"}
+            self._json({"error": "no such token"}, 401, hidden)
             return
         for pattern, method in ROUTES:
             if found := re.fullmatch(pattern, line):
@@ -84,6 +87,11 @@ class Handler(BaseHTTPRequestHandler):
         self._json({"error": f"no route {line}"}, 404)
 
     do_GET = do_POST = do_PUT = do_HEAD = _serve
+
+    def _for_everybody(self, path: str) -> bool:
+        """Whether the request reads a public repository and carries no token; what is not there is not public."""
+        reads = self.command in ("GET", "HEAD") and "Authorization" not in self.headers
+        return reads and any(f"/{name}/" in path for name, repo in self.state.repos.items() if not repo.private)
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":

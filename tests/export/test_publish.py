@@ -94,6 +94,20 @@ def test_a_dry_run_sends_nothing(hub, ready):
     assert hub.state.repos == {}
 
 
+def test_a_dry_run_needs_no_token(hub, ready, monkeypatch):
+    first = publish(ready, "acme/nano", dry_run=True)
+    publish(ready, "acme/nano")
+    publish(ready, "acme/hidden", private=True)
+    before = uploads(hub)
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    assert publish(ready, "acme/nano", dry_run=True).sent == []
+    for unseen in ("acme/new", "acme/hidden"):
+        done = publish(ready, unseen, dry_run=True)
+        assert (done.sent, done.kept, done.url) == (first.sent, [], None)
+    assert uploads(hub) == before
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_killed_upload_resumes_without_sending_anything_again(hub, ready, seed):
     shards = sorted(ready.glob("*.safetensors"))
