@@ -9,7 +9,7 @@ from clefquant.export.card import CARD_FILE
 from clefquant.export.figures import report_figures
 from clefquant.export.hub import Hub, Remote, same
 from clefquant.export.parts import FORMAT_TITLES
-from clefquant.export.verified import REPORT_FILE
+from clefquant.export.verified import REPORT_FILE, read_sums
 
 #: Title of the card's section.
 TITLE = "Changes from the version before"
@@ -19,8 +19,10 @@ _SHOWN = 8
 
 def changes_section(stage: Path, hub: Hub, there: dict[str, Remote]) -> list[str]:
     """Lines for the card; those of the published card when the published weights are these."""
-    weights = [name for name in there if name.endswith(".safetensors")]
-    if weights and all((stage / name).is_file() and same(stage / name, there[name]) for name in weights):
+    weights, sums = [name for name in there if name.endswith(".safetensors")], read_sums(stage)
+    if weights and all(
+        (stage / name).is_file() and same(stage / name, there[name], sums.get(name)) for name in weights
+    ):
         return _published_lines(hub) if CARD_FILE in there else []
     old = {name: _read(hub, name) for name in (_LAYOUT, REPORT_FILE) if name in there}
     new = {

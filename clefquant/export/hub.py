@@ -132,11 +132,11 @@ class Hub:
         return make(f"{doing}: {reason} (HTTP {status}{f', {text}' if text else ''}).")
 
 
-def same(path: Path, remote: Remote | None) -> bool:
-    """Whether the Hub holds these bytes."""
+def same(path: Path, remote: Remote | None, sha256: str | None) -> bool:
+    """Whether the Hub holds these bytes. ``sha256``: of the file, where it is known."""
     if remote is None or path.stat().st_size != remote.size:
         return False
     if remote.sha256 is not None:
-        return sha256_file(path) == remote.sha256
+        return (sha256 or sha256_file(path)) == remote.sha256
     data = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest() == remote.blob

@@ -17,7 +17,7 @@ from clefquant.export.hub import Hub, Remote, same
 from clefquant.export.lint import lint_card
 from clefquant.export.plugin import PLUGIN_FOLDER
 from clefquant.export.sums import SUMS_FILE, release_files
-from clefquant.export.verified import REPORT_FILE, check_report, complete_card
+from clefquant.export.verified import REPORT_FILE, check_report, complete_card, read_sums
 from clefquant.progress import SILENT, Progress
 
 #: Files of the Hub itself, which a release does not have and publishing does not remove.
@@ -71,8 +71,8 @@ def publish(
                 complete_card(stage, report=None, repo=repo, changes=section)
         if tag is not None and there is not None and tag in hub.tags():
             raise InputError(f"{repo} already has a tag {tag}; choose the next version.")
-        names = _in_order(stage)
-        kept = [name for name in names if same(stage / name, (there or {}).get(name))]
+        names, sums = _in_order(stage), read_sums(stage)
+        kept = [name for name in names if same(stage / name, (there or {}).get(name), sums.get(name))]
         sent = [name for name in names if name not in kept]
         removed = sorted(set(there or {}) - set(names) - set(_HUBS_OWN))
         size = sum((stage / name).stat().st_size for name in sent)
@@ -81,7 +81,7 @@ def publish(
             return done
         hub.create(private)
         commit = _send(hub, stage, sent, removed, size, progress)
-        _check_arrived(hub, stage, names)
+        _check_arrived(hub, stage, names, sums)
         if tag is not None and commit is not None:
             hub.tag(tag, commit)
         return done._replace(commit=commit, url=hub.url)
@@ -153,9 +153,10 @@ def _send(hub: Hub, stage: Path, sent: list[str], removed: list[str], size: int,
     return commit
 
 
-def _check_arrived(hub: Hub, stage: Path, names: list[str]) -> None:
+def _check_arrived(hub: Hub, stage: Path, names: list[str], sums: dict[str, str]) -> None:
+    """CheckFailed when the Hub holds other bytes than ``sums``, which the audit has read, says."""
     there: dict[str, Remote] = hub.files() or {}
-    wrong = [name for name in names if not same(stage / name, there.get(name))]
+    wrong = [name for name in names if not same(stage / name, there.get(name), sums.get(name))]
     if wrong:
         shown = ", ".join(wrong[:3])
         raise CheckFailed(f"{len(wrong)} files on the Hub are not the ones sent ({shown}); run the same command again.")
