@@ -24,7 +24,6 @@ def publish(
 
     Example: `clefquant publish runs/nano-mixed/release --repo acme/nano --tag v1`
     """
-    from clefquant.export.publish import as_json
     from clefquant.export.publish import publish as run
 
     output: Output = context.obj
@@ -35,4 +34,4 @@ def publish(
         output.say(f"{'would remove' if dry_run else 'removed'} {', '.join(done.removed)}")
     if done.url:
         output.say(f"[bold]{done.url}[/bold]{f' at {done.tag}' if done.tag else ''}")
-    output.done(as_json(done))
+    output.done(done._asdict())

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from clefquant.errors import CheckFailed, InputError
 from clefquant.export.audit import audit
@@ -160,8 +160,3 @@ def _check_arrived(hub: Hub, stage: Path, names: list[str], sums: dict[str, str]
     if wrong:
         shown = ", ".join(wrong[:3])
         raise CheckFailed(f"{len(wrong)} files on the Hub are not the ones sent ({shown}); run the same command again.")
-
-
-def as_json(done: Published) -> dict[str, Any]:
-    """As plain values."""
-    return done._asdict()

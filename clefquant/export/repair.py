@@ -47,9 +47,9 @@ def repair(path: Path, out: Path, *, progress: Progress = SILENT) -> Repaired:
         raise InputError(f"{out} lies inside {path}; a repair is written to a folder of its own.")
     folder = read_folder(path)
     known = _check_whole(folder)
-    tensors, actions = _backbone(folder)
+    tensors = _backbone(folder)
     scales = repair_scales(tensors)
-    actions += scales.actions
+    actions = list(scales.actions)
     check_space(out, sum(info.bytes for info in tensors.values()))
     shards = {info.file for info in tensors.values()}
     with new_folder(out) as work:
@@ -86,7 +86,7 @@ def _check_whole(folder: AuditFolder) -> dict[str, str]:
     return known
 
 
-def _backbone(folder: AuditFolder) -> tuple[dict[str, TensorInfo], list[str]]:
+def _backbone(folder: AuditFolder) -> dict[str, TensorInfo]:
     """The tensors of the copy: of the shards the index names (as far as they are there), or of all shards."""
     named = set(folder.index.values()) & set(folder.shards) if folder.index is not None else set(folder.shards)
     tensors: dict[str, TensorInfo] = {}
@@ -102,7 +102,7 @@ def _backbone(folder: AuditFolder) -> tuple[dict[str, TensorInfo], list[str]]:
             tensors[tensor] = info
     if not tensors:
         raise CheckFailed(f"{folder.path} holds no backbone weights that could be repaired.")
-    return tensors, []
+    return tensors
 
 
 def _patch(file: Path, tensors: dict[str, TensorInfo], replaced: dict[str, bytes]) -> None:
