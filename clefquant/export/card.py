@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clefquant import __version__
+from clefquant.export.audit.folder import PROBE_FILE, TABLES_FILE
 from clefquant.export.figures import Figures
 from clefquant.export.parts import FORMAT_TITLES, layout_parts
 from clefquant.export.plugin import PLUGIN_FOLDER, plugin_version
@@ -19,6 +20,7 @@ from clefquant.release.artefact import read_json
 from clefquant.release.headers import TensorInfo
 
 CARD_FILE = "README.md"
+CONFIG_FILE = "clefquant.yaml"
 FACTS_FILE = "clefquant_card.json"
 FACTS_KIND = "card facts"
 FACTS_SCHEMA = 1
@@ -81,7 +83,7 @@ def _values(folder: Path, tensors: dict[str, TensorInfo], figures: Figures | Non
     units = json.loads(layout.read_text(encoding="utf-8"))["units"] if layout.is_file() else {}
     parts = layout_parts(units)
     formats = list(dict.fromkeys(part.format for part in parts if part.format != "BF16"))
-    tables = folder / "clef_head" / "tables_int8.safetensors"
+    tables = folder / TABLES_FILE
     scheme = str(ours.get("scheme", "quantized"))
     return {
         "repo": repo or UNNAMED_REPO,
@@ -100,7 +102,7 @@ def _values(folder: Path, tensors: dict[str, TensorInfo], figures: Figures | Non
         "figures": figures,
         "plugin_version": plugin_version(folder / PLUGIN_FOLDER),
         "minimum_plugin_version": ours.get("minimum_plugin_version"),
-        "has_probe": (folder / "clefquant_probe.json").is_file(),
-        "has_config": (folder / "clefquant.yaml").is_file(),
+        "has_probe": (folder / PROBE_FILE).is_file(),
+        "has_config": (folder / CONFIG_FILE).is_file(),
         "clefquant_version": __version__,
     }

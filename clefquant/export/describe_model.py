@@ -11,8 +11,8 @@ from clefquant.export.audit.folder import AuditFolder, read_folder
 from clefquant.export.audit.modules import quantized_modules
 from clefquant.export.audit.schemes import Quantization
 from clefquant.export.audit.serving import check_serving
-from clefquant.export.card import FACTS_FILE
-from clefquant.export.figures import report_figures
+from clefquant.export.card import FACTS_FILE, FACTS_KIND, FACTS_SCHEMA
+from clefquant.export.figures import read_report, report_figures
 from clefquant.export.parts import layout_parts, picture
 from clefquant.export.verified import REPORT_FILE
 from clefquant.release.artefact import read_json
@@ -100,7 +100,7 @@ def _method(quantization: Quantization | None) -> str:
 def _calibration(path: Path) -> list[str]:
     if not (path / FACTS_FILE).is_file():
         return []
-    facts = read_json(path / FACTS_FILE, "card facts", 1)
+    facts = read_json(path / FACTS_FILE, FACTS_KIND, FACTS_SCHEMA)
     found = facts.get("calibration")
     made = f"made from {facts.get('base_model') or facts.get('model')}"
     if not found:
@@ -112,6 +112,6 @@ def _calibration(path: Path) -> list[str]:
 def _figures(path: Path) -> list[str]:
     if not (path / REPORT_FILE).is_file():
         return []
-    figures = report_figures(read_json(path / REPORT_FILE, "verify report", 1))
+    figures = report_figures(read_report(path / REPORT_FILE))
     pairs = zip(figures.columns, figures.rows[-1].values, strict=True)
     return [f"verified: {', '.join(f'{name} {value}' for name, value in pairs)}; {figures.measured}"]

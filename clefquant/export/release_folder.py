@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clefquant.errors import InputError
+from clefquant.export.audit.folder import HEAD_FOLDER, PROBE_FILE
 from clefquant.export.audit.fused import fused_findings
-from clefquant.export.card import CARD_FILE, FACTS_FILE, HUB_ID, card_facts, render_card
+from clefquant.export.card import CARD_FILE, CONFIG_FILE, FACTS_FILE, HUB_ID, card_facts, render_card
 from clefquant.export.plugin import PLUGIN_FOLDER, copy_plugin, plugin_source
 from clefquant.export.sums import SUMS_FILE, sums_sha256, write_sums
 from clefquant.export.verified import REPORT_FILE, VERIFIED_FILE, complete_card, read_sums
@@ -17,9 +18,6 @@ from clefquant.release.release import Release, open_release
 from clefquant.release.shards import check_space, copy_side_files, write_shards
 
 DEFAULT_SHARD_BYTES = 5 * 10**9
-CONFIG_FILE = "clefquant.yaml"
-PROBE_FILE = "clefquant_probe.json"
-TABLES_FOLDER = "clef_head"
 #: Written anew or belonging to the place the checkpoint came from, never copied.
 _NOT_COPIED = (CARD_FILE, SUMS_FILE, FACTS_FILE, VERIFIED_FILE, REPORT_FILE, ".gitattributes", ".gitignore")
 
@@ -62,8 +60,8 @@ def export_release(
     facts = _facts(release, calibration, base_model)
     with new_folder(out) as work:
         copy_side_files(sides, work)
-        if (release.path / TABLES_FOLDER).is_dir():
-            shutil.copytree(release.path / TABLES_FOLDER, work / TABLES_FOLDER, copy_function=shutil.copyfile)
+        if (release.path / HEAD_FOLDER).is_dir():
+            shutil.copytree(release.path / HEAD_FOLDER, work / HEAD_FOLDER, copy_function=shutil.copyfile)
         with progress.task("writing shards", release.backbone_bytes, "bytes") as task:
             digests = write_shards(work, release.tensors, max_shard_bytes, task)
         copy_plugin(work)

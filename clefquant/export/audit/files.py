@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from clefquant.export.audit.finding import Finding, error, info, warning
-from clefquant.export.audit.folder import HEAD_FOLDER, AuditFolder
+from clefquant.export.audit.folder import HEAD_FOLDER, POINTER, AuditFolder
 from clefquant.export.sums import SUMS_FILE, parse_sums, release_files
 from clefquant.release.artefact import sha256_file
 from clefquant.release.release import CODE_FILE, HEAD_CONFIG_FILE, HEAD_FILE
@@ -96,6 +96,6 @@ def _head_files(path: Path) -> Iterator[Finding]:
 def _is_pointer(file: Path) -> bool:
     try:
         with file.open("rb") as handle:
-            return handle.read(23) == b"version https://git-lfs"
+            return handle.read(len(POINTER)) == POINTER
     except OSError:
         return False

@@ -15,8 +15,10 @@ from clefquant.release.release import CODE_FILE, HEAD_CONFIG_FILE, HEAD_FILE, IN
 
 HEAD_FOLDER = "clef_head"
 TABLES_FILE = f"{HEAD_FOLDER}/tables_int8.safetensors"
+PROBE_FILE = "clefquant_probe.json"
 MARKER = "requires_clef_vllm"
-_POINTER = b"version https://git-lfs"
+#: How a Git LFS pointer begins.
+POINTER = b"version https://git-lfs"
 _DAMAGED = (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError, OSError)
 
 
@@ -120,7 +122,7 @@ def _header(folder: AuditFolder, file: Path) -> dict[str, TensorInfo]:
     name = file.relative_to(folder.path).as_posix()
     try:
         with file.open("rb") as handle:
-            if handle.read(len(_POINTER)) == _POINTER:
+            if handle.read(len(POINTER)) == POINTER:
                 message = f"{name} is a Git LFS pointer of {file.stat().st_size} bytes, not weights"
                 folder.findings.append(error("lfs-pointer", message, "fetch the weights with `git lfs pull`", name))
                 folder.unread.add(name)

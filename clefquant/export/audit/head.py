@@ -2,14 +2,13 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator
 from typing import Any
 
 from clefquant.export.audit.finding import Finding, error, info, warning
-from clefquant.export.audit.folder import MARKER, TABLES_FILE, AuditFolder
+from clefquant.export.audit.folder import MARKER, PROBE_FILE, TABLES_FILE, AuditFolder
 from clefquant.export.audit.shapes import EMBEDDING, LM_HEAD
-from clefquant.export.plugin import PLUGIN_FOLDER
+from clefquant.export.plugin import PLUGIN_FOLDER, plugin_version
 from clefquant.release.release import HEAD_CONFIG_FILE
 
 #: Keyword arguments of the head; every loader passes them on, and an unknown one raises TypeError.
@@ -96,9 +95,8 @@ def _versions(folder: AuditFolder, marker: Any) -> Iterator[Finding]:
 
 
 def _shipped_version(folder: AuditFolder) -> str | None:
-    file = folder.path / PLUGIN_FOLDER / "pyproject.toml"
     try:
-        return str(tomllib.loads(file.read_text(encoding="utf-8"))["project"]["version"])
+        return plugin_version(folder.path / PLUGIN_FOLDER)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -109,7 +107,7 @@ def _numbers(version: Any) -> tuple[int, ...]:
 
 
 def _probe(folder: AuditFolder) -> Iterator[Finding]:
-    file = folder.path / "clefquant_probe.json"
+    file = folder.path / PROBE_FILE
     if not file.is_file():
         return
     try:
