@@ -5,12 +5,21 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 
 class Finished(NamedTuple):
     code: int
     out: str
     err: str
+
+
+def run(*arguments: object) -> Result:
+    """Call it with arguments; an error that ends it is ``exception`` of the result."""
+    from clefquant.cli.app import app
+
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from clefquant.cli.app import app
 from clefquant.errors import CheckFailed, InputError
 from clefquant.release.shards import write_index
+
+from .conftest import run
 
 
 @pytest.fixture
@@ -18,10 +18,6 @@ def folder(tiny, tmp_path):
     copy = shutil.copytree(tiny.path, tmp_path / "release")
     write_index(copy, {name: info.file.name for name, info in tiny.tensors.items()}, tiny.backbone_bytes)
     return copy
-
-
-def run(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
 
 
 def test_a_clean_folder_exits_zero(folder):

@@ -3,23 +3,19 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from clefquant.cli.app import app
 from clefquant.errors import InputError
 from clefquant.quantize.algorithms import to_nearest
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.recipes.layout import uniform_layout
+
+from .conftest import run
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tiny, tmp_path_factory):
     layout = uniform_layout(tiny, "fp8")
     return write_checkpoint(tiny, layout, to_nearest(tiny, layout, {}), tmp_path_factory.mktemp("cli") / "fp8")
-
-
-def run(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
 
 
 def test_a_checkpoint_becomes_a_release(checkpoint, tmp_path):

@@ -5,11 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from clefquant.cli.app import app
 from clefquant.errors import InputError
 from clefquant.recipes.layout import make_layout
+
+from .conftest import run
 
 CYCLE = ("nvfp4", "fp8", "bf16")
 ROW = {"name": "all", "questions": 10, "agreement": {"value": 0.99}, "kl": {"value": 0.002}}
@@ -28,10 +28,6 @@ SET = {
     "split": "calibration",
     "sources": [{"name": "spam", "records": 12, "license": "CC BY 4.0"}],
 }  # fmt: skip
-
-
-def run(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
 
 
 def test_a_release(tiny):

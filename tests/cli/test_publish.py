@@ -1,15 +1,10 @@
 """``clefquant publish``: options reach the library, refusals come before the network."""
 
-from typer.testing import CliRunner
-
-from clefquant.cli.app import app
 from clefquant.errors import CheckFailed, InputError
 from clefquant.export import publish as module
 from clefquant.export.publish import Published
 
-
-def run(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
+from .conftest import run
 
 
 def test_options_and_result(monkeypatch, tmp_path):

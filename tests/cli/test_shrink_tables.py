@@ -3,14 +3,9 @@
 import json
 import shutil
 
-from typer.testing import CliRunner
-
-from clefquant.cli.app import app
 from clefquant.errors import InputError
 
-
-def run(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
+from .conftest import run
 
 
 def test_shrink_and_restore(tiny, tmp_path):

@@ -1,9 +1,7 @@
 """Checkpoints and releases for the export tests, and the folder shapes of the four published quantizations."""
 
-import importlib.util
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +16,8 @@ from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.statistics import collect_statistics
 from clefquant.recipes.layout import make_layout, uniform_layout
 from clefquant.release.shards import write_index
+
+from .hub_server import TOKEN, HubServer
 
 CYCLE = ("nvfp4", "fp8", "mxfp4", "bf16")
 TABLES = {"embed_tokens": "model.language_model.embed_tokens.weight", "lm_head": "lm_head.weight"}
@@ -191,28 +191,18 @@ def published(request, make_checkpoint, tmp_path) -> Path:
     return folder
 
 
-def _hub_module():
-    """``hub_server.py`` beside this file; tests are no package, so it is loaded by its path."""
-    spec = importlib.util.spec_from_file_location("clefquant_hub_server", Path(__file__).with_name("hub_server.py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """A loopback Hub that this process talks to."""
     from huggingface_hub import constants
 
-    module = _hub_module()
-    server = module.HubServer()
+    server = HubServer()
     monkeypatch.setattr(constants, "ENDPOINT", server.url)
     template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setenv("HF_TOKEN", module.TOKEN)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
     yield server
     server.close()

@@ -16,7 +16,7 @@ from clefquant.export.release_folder import export_release
 from clefquant.export.sums import SUMS_FILE
 from clefquant.release.artefact import sha256_file
 
-TOKEN = "hf_loopback_secret_token"
+from .hub_server import TOKEN
 
 
 def report_for(folder, **changes) -> dict:
