@@ -105,12 +105,13 @@ def _complete(
 ) -> None:
     """Backbone, index, configurations and everything else of the copy. ``extra``: tensors of shards already written."""
     changed = {info.file for name, info in release.tensors.items() if name not in kept}
+    digests = {}
     for file in release.shards:
         tensors = {name: info for name, info in kept.items() if info.file == file}
         if file not in changed:
             change.keep(file.name)
         elif tensors:
-            copy_shard(change.work / file.name, tensors, task)
+            digests[file.name] = copy_shard(change.work / file.name, tensors, task)
     backbone = {**kept, **extra}
     write_index(change.work, {n: i.file.name for n, i in backbone.items()}, sum(i.bytes for i in backbone.values()))
     config = json.loads((release.path / "config.json").read_text(encoding="utf-8"))
@@ -133,4 +134,4 @@ def _complete(
     if (release.path / FACTS_FILE).is_file():
         write_text(change.work / CARD_FILE, render_card(change.work, backbone, None, None))
     if (release.path / SUMS_FILE).is_file():
-        write_sums(change.work)
+        write_sums(change.work, digests)
