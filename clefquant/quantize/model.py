@@ -5,23 +5,19 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from clefquant.errors import InputError
+from clefquant.quantize.dtypes import DTYPES
 from clefquant.quantize.unit import QuantizedLinear, quantize_unit
 from clefquant.recipes.formats import BF16, find_format
 from clefquant.release.headers import TensorInfo
 from clefquant.release.release import Release
 from clefquant.release.units import Unit
 
-_DTYPES = {
-    "BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F8_E4M3": torch.float8_e4m3fn,
-    "U8": torch.uint8, "I8": torch.int8,
-}  # fmt: skip
-
 
 def read_tensor(info: TensorInfo) -> torch.Tensor:
     """One tensor, as stored. InputError for a dtype no supported format uses."""
-    if info.dtype not in _DTYPES:
-        raise InputError(f"{info.file} stores a tensor as {info.dtype}; supported: {', '.join(_DTYPES)}.")
-    dtype = _DTYPES[info.dtype]
+    if info.dtype not in DTYPES:
+        raise InputError(f"{info.file} stores a tensor as {info.dtype}; supported: {', '.join(DTYPES)}.")
+    dtype = DTYPES[info.dtype]
     if info.bytes == 0:
         return torch.empty(info.shape, dtype=dtype)
     return torch.frombuffer(bytearray(info.read()), dtype=dtype).reshape(info.shape)

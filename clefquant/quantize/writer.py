@@ -13,15 +13,12 @@ from typing import BinaryIO, Self
 
 import torch
 
+from clefquant.quantize.dtypes import NAMES
 from clefquant.recipes.formats import DTYPE_BYTES
 from clefquant.release.headers import TensorInfo
 from clefquant.release.shards import Entry, copy_tensor, header_bytes, plan_shards, shard_names, write_index
 
 DEFAULT_SHARD_BYTES = 5_000_000_000
-TORCH_DTYPES = {
-    torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3",
-    torch.uint8: "U8", torch.int8: "I8", torch.int32: "I32", torch.int64: "I64",
-}  # fmt: skip
 
 
 def planned(dtype: str, shape: tuple[int, ...]) -> Entry:
@@ -60,7 +57,7 @@ class ShardWriter:
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Write one tensor; dtype and shape must be the planned ones."""
         entry = self._plan[name]
-        assert (TORCH_DTYPES[tensor.dtype], tuple(tensor.shape)) == (entry.dtype, entry.shape), (name, tensor.shape)
+        assert (NAMES[tensor.dtype], tuple(tensor.shape)) == (entry.dtype, entry.shape), (name, tensor.shape)
         handle = self._seek(name)
         handle.write(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from clefquant.quantize.dtypes import NAMES
 from clefquant.quantize.unit import dequantize, quantize_unit
-from clefquant.quantize.writer import TORCH_DTYPES
 from clefquant.recipes.config import scheme_of
 from clefquant.recipes.formats import FORMATS, find_format
 from clefquant.release.units import Linear, Unit
@@ -42,7 +42,7 @@ def test_stored_as_the_table_says_and_close_to_the_source(fmt):
     result = quantize_unit(GDN, weights, fmt, dict.fromkeys(weights, 2.0))
     for linear in GDN.linears:
         quantized = result[linear.name]
-        assert {k: (TORCH_DTYPES[t.dtype], tuple(t.shape)) for k, t in quantized.tensors.items()} == fmt.stored(linear)
+        assert {k: (NAMES[t.dtype], tuple(t.shape)) for k, t in quantized.tensors.items()} == fmt.stored(linear)
         error = (quantized.weight.float() - weights[linear.name].float()).norm() / weights[linear.name].float().norm()
         assert error < {"e4m3": 0.04, "int8": 0.01, "e2m1": 0.16, "int4": 0.16}[fmt.element]
 

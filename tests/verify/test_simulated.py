@@ -9,7 +9,12 @@ from safetensors.torch import load_file, save_file
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
 from clefquant.errors import InputError
+from clefquant.quantize.algorithms import to_nearest
+from clefquant.quantize.checkpoint import write_checkpoint
+from clefquant.quantize.model import quantize_layout
 from clefquant.quantize.simulate import fake_quantize_input
+from clefquant.recipes import formats
+from clefquant.recipes.layout import make_layout
 from clefquant.release.load import load_release, option_logits
 from clefquant.release.release import open_release
 from clefquant.verify.rounding import InputRounding
@@ -42,6 +47,17 @@ def test_equal_to_transformers_with_its_own_quantizer(quantized, encoded, name):
     with load_simulated(release, dtype=torch.bfloat16, activations=False) as loaded:
         difference = (probabilities(loaded, encoded) - probabilities(reference, encoded)).abs().max()
     assert difference <= 1e-3, difference
+
+
+def test_every_format_with_a_dynamic_input_is_read_back(nano, tmp_path):
+    """Also those that do not fit the tiny model; weights as the quantizer dequantized them."""
+    names = [fmt.name for fmt in formats.FORMATS if not fmt.static_input]
+    units = {unit.name: names[i % len(names)] for i, unit in enumerate(nano.units)}
+    layout = make_layout(nano, units)
+    write_checkpoint(nano, layout, to_nearest(nano, layout, {}), tmp_path / "checkpoint")
+    with load_simulated(tmp_path / "checkpoint") as loaded:
+        for name, linear in quantize_layout(nano, units, {}).items():
+            assert torch.equal(loaded.module(name).weight, linear.weight.float()), name
 
 
 @pytest.mark.parametrize("name", FORMATS)
