@@ -23,7 +23,7 @@ from clefquant.release.artefact import sha256_file, write_json
 from clefquant.release.code import release_code
 from clefquant.release.release import Release, open_release
 from clefquant.sensitivity.plan import Constraints
-from clefquant.sensitivity.run import run_sensitivity
+from clefquant.sensitivity.run import STATISTICS_FILE, run_sensitivity
 from clefquant.verify.run import Options, verify
 
 STAGES = ("calibration", "selection", "evaluation", "sensitivity", "checkpoint", "release", "audit", "report")
@@ -99,7 +99,10 @@ class Flow:
 
         def work(target: Path) -> dict[str, Any]:
             calibration = self.out / "calibration"
-            quantize(self.release, layout, calibration, target, algorithm=self.config.algorithm, progress=self.progress)
+            quantize(
+                self.release, layout, calibration, target, algorithm=self.config.algorithm,
+                earlier=self.out / "sensitivity" / STATISTICS_FILE, progress=self.progress,
+            )  # fmt: skip
             if self.config.tables == "int8":
                 shrink_tables(target, progress=self.progress)
             return {"sha256": sha256_file(target / "checkpoint.json"), "bytes": layout.bytes}

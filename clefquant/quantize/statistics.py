@@ -4,7 +4,7 @@ Padding is left out; tokens counted = tokens encoded. The largest absolute input
 the rest is for people: dead inputs, headroom on other data, outlier layers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,3 +105,10 @@ def read_statistics(path: Path) -> dict[str, InputStatistics]:
     """Read what :func:`write_statistics` wrote."""
     value = read_json(path, KIND, SCHEMA_VERSION)
     return {name: InputStatistics(**entry) for name, entry in value["linears"].items()}
+
+
+def read_earlier(path: Path, parents: Mapping[str, str]) -> dict[str, InputStatistics] | None:
+    """Statistics at ``path`` when they were made from the same ``parents`` (model and calibration set), else None."""
+    if not path.is_file() or read_json(path, KIND, SCHEMA_VERSION).get("parents") != dict(parents):
+        return None
+    return read_statistics(path)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from clefquant.calibration.stored import StoredSet, open_set
 from clefquant.progress import SILENT, Progress
-from clefquant.quantize.statistics import KIND, SCHEMA_VERSION, collect_statistics, read_statistics, write_statistics
+from clefquant.quantize.statistics import KIND, SCHEMA_VERSION, collect_statistics, read_earlier, write_statistics
 from clefquant.recipes.formats import BF16
 from clefquant.recipes.layout import Layout
-from clefquant.release.artefact import provenance, read_json
+from clefquant.release.artefact import provenance
 from clefquant.release.code import release_code
 from clefquant.release.load import DEFAULT_BATCH_TOKENS, load_release
 from clefquant.release.release import Release
@@ -151,8 +151,8 @@ def check_request(release: Release, formats: Sequence[str], budget: str, constra
 def calibrated_amax(release: Release, calibration: StoredSet, file: Path, progress: Progress) -> Mapping[str, float]:
     """Largest absolute input per linear on the calibration set; ``file`` keeps it for a resumed run."""
     parents = {"model": release.fingerprint, "calibration": calibration.fingerprint}
-    if not file.is_file() or read_json(file, KIND, SCHEMA_VERSION).get("parents") != parents:
-        encoded = [record.encoded for record in calibration]
-        found = collect_statistics(release, encoded, progress=progress)
+    found = read_earlier(file, parents)
+    if found is None:
+        found = collect_statistics(release, [record.encoded for record in calibration], progress=progress)
         write_statistics(file, found, provenance(KIND, SCHEMA_VERSION, parents))
-    return {name: value.amax for name, value in read_statistics(file).items()}
+    return {name: value.amax for name, value in found.items()}
