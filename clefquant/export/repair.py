@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from clefquant.errors import CheckFailed, InputError
 from clefquant.export.audit import audit
 from clefquant.export.audit.files import check_sums
-from clefquant.export.audit.folder import HEAD_FOLDER, MARKER, AuditFolder, read_folder
+from clefquant.export.audit.folder import HEAD_FOLDER, MARKER, TABLES_FILE, AuditFolder, read_folder
 from clefquant.export.audit.schemes import COMPRESSED, QUARK, inferred_format
 from clefquant.export.card import CARD_FILE, FACTS_FILE, render_card
 from clefquant.export.marker import add_marker
@@ -75,10 +75,11 @@ def repair(path: Path, out: Path, *, progress: Progress = SILENT) -> Repaired:
 
 
 def _check_whole(folder: AuditFolder) -> dict[str, str]:
-    """sha256 of the weight files; CheckFailed when one cannot be read or is not what its checksum says."""
+    """sha256 of the files with weights; CheckFailed when one cannot be read or is not what its checksum says."""
     if folder.unread:
         raise CheckFailed(f"{', '.join(sorted(folder.unread))} cannot be read; download the file again, then repair.")
     names = [*folder.shards, *([folder.head_file] if folder.head_file else [])]
+    names += [TABLES_FILE] if folder.tables is not None else []
     known = {name: sha256_file(folder.path / name) for name in names}
     changed = [f.file for f in check_sums(folder, known) if f.check == "checksum-changed" and f.file in known]
     if changed:

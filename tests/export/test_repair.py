@@ -14,9 +14,11 @@ from safetensors.torch import load_file
 from clefquant.errors import CheckFailed, InputError
 from clefquant.export.audit import audit, has_errors
 from clefquant.export.audit.decode import E2M1, E4M3, E8M0, nearest_e4m3
+from clefquant.export.release_folder import export_release
 from clefquant.export.repair import repair
 from clefquant.export.rescale import Member, common_scale
 from clefquant.export.sums import SUMS_FILE
+from clefquant.export.tables import shrink_tables
 from clefquant.recipes.config import scheme_of
 from clefquant.recipes.formats import find_format
 from clefquant.release.headers import read_backbone
@@ -159,6 +161,19 @@ def test_damaged_weights_are_not_blessed(copy, tmp_path):
     file.write_bytes(bytes(data[:-9]))
     with pytest.raises(CheckFailed, match="cannot be read"):
         repair(copy, tmp_path / "out")
+
+
+def test_damaged_int8_tables_are_not_blessed(make_checkpoint, tmp_path):
+    checkpoint, release = tmp_path / "checkpoint", tmp_path / "release"
+    shrink_tables(make_checkpoint("fp8"), checkpoint)
+    export_release(checkpoint, release)
+    tables = release / "clef_head" / "tables_int8.safetensors"
+    data = bytearray(tables.read_bytes())
+    data[-1] ^= 1
+    tables.write_bytes(data)
+    with pytest.raises(CheckFailed, match="differ from SHA256SUMS"):
+        repair(release, tmp_path / "repaired")
+    assert not (tmp_path / "repaired").exists()
 
 
 def test_never_in_place(release):
