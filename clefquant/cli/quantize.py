@@ -1,11 +1,14 @@
 """``clefquant quantize``: a quantized checkpoint from a release."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clefquant.cli.console import Output
+
+if TYPE_CHECKING:
+    from clefquant.quantize.preflight import Plan
 
 
 def quantize(
@@ -22,19 +25,34 @@ def quantize(
         Path | None, typer.Option(help="Set written by `calibrate`; needed by nvfp4.", show_default=False)
     ] = None,
     algorithm: Annotated[str, typer.Option(help="How weights are rounded: rtn or gptq.")] = "rtn",
+    compare: Annotated[
+        Path | None,
+        typer.Option(help="Another set: warn where its inputs are larger than in calibration.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, show the plan, stop.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart/--resume", help="Discard an interrupted run of this checkpoint.")
+    ] = False,
 ) -> None:
     """Quantize a release into a new checkpoint folder.
 
     Example: `clefquant quantize --model nano --scheme nvfp4 --calibration runs/calibration --out runs/nvfp4`
     """
-    from clefquant.quantize.calibrated import chosen_layout
+    from clefquant.quantize.calibrated import chosen_layout, prepare
     from clefquant.quantize.calibrated import quantize as run
     from clefquant.release.release import open_release
 
     output: Output = context.obj
     release = open_release(model)
     chosen = chosen_layout(release, scheme, layout)
-    folder = run(release, chosen, calibration, out, algorithm=algorithm, progress=output)
+    if dry_run:
+        plan = prepare(release, chosen, calibration, out, algorithm=algorithm).plan()
+        _show(output, plan)
+        output.done(plan.to_json())
+        return
+    folder = run(
+        release, chosen, calibration, out, algorithm=algorithm, compare=compare, restart=restart, progress=output
+    )
     ratio = chosen.bytes / release.backbone_bytes
     sizes = f"{release.backbone_bytes / 1e6:,.1f} MB → {chosen.bytes / 1e6:,.1f} MB ({ratio:.0%})"
     output.say(f"{sizes}, {chosen.bits_per_weight} bits a weight")
@@ -43,3 +61,18 @@ def quantize(
         wrote={"checkpoint": folder},
         next_command=("export", folder, "--out", f"{folder}-release"),
     )
+
+
+def _show(output: Output, plan: "Plan") -> None:
+    units = ", ".join(f"{number} {name}" for name, number in plan.formats.items())
+    output.say(f"units        {units}; {plan.bits_per_weight} bits a weight")
+    output.say(f"bytes        {plan.source_bytes / 1e9:,.3f} GB → {plan.bytes / 1e9:,.3f} GB")
+    output.say(f"calibration  {plan.records:,} records, {plan.tokens:,} tokens")
+    output.say(f"disk         {plan.disk_needed / 1e9:,.2f} GB needed, {plan.disk_free / 1e9:,.1f} GB free")
+    short = "" if plan.memory_needed <= plan.memory_free else "  [red]not enough: use fewer or shorter records[/red]"
+    output.say(
+        f"memory       about {plan.memory_needed / 1e9:,.1f} GB of {plan.device}, "
+        f"{plan.memory_free / 1e9:,.1f} GB free{short}"
+    )
+    output.say(f"time         about {plan.seconds:,} s")
+    output.say("everything was checked; nothing was written")

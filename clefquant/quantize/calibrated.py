@@ -1,15 +1,23 @@
 """From a model and a stored set to a checkpoint: the one call behind ``clefquant quantize`` and the pipeline."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from clefquant.calibration.stored import open_set
 from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.algorithms import find_algorithm, to_nearest
-from clefquant.quantize.checkpoint import check_quantizable, write_checkpoint
-from clefquant.quantize.statistics import read_earlier
+from clefquant.quantize.checkpoint import write_checkpoint
+from clefquant.quantize.preflight import Plan, check
+from clefquant.quantize.preflight import plan as make_plan
+from clefquant.quantize.statistics import InputStatistics, collect_statistics, read_earlier
+from clefquant.quantize.unfinished import Unfinished
 from clefquant.recipes.layout import Layout, read_layout, uniform_layout
+from clefquant.release.artefact import package_versions
 from clefquant.release.code import release_code
+from clefquant.release.load import default_device
 from clefquant.release.release import Release
 
 
@@ -22,6 +30,45 @@ def chosen_layout(release: Release, scheme: str | None, layout_file: Path | None
     raise InputError("give either --scheme (one format everywhere) or --layout FILE (a format per unit).")
 
 
+@dataclass(frozen=True)
+class Job:
+    """One quantization, checked: it can end well as far as that can be known. ``encoded``: the records."""
+
+    release: Release
+    layout: Layout
+    algorithm: str
+    out: Path
+    encoded: Sequence[Any]
+    calibration_sha256: str | None
+
+    def plan(self) -> Plan:
+        """What it will take."""
+        return make_plan(self.release, self.layout, self.algorithm, self.encoded, self.out)
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides a byte of the result."""
+        return {
+            "model": self.release.fingerprint,
+            "calibration": self.calibration_sha256,
+            "units": self.layout.units,
+            "algorithm": self.algorithm,
+            "device": str(default_device()),
+            "versions": package_versions(),
+        }
+
+
+def prepare(release: Release, layout: Layout, calibration: Path | None, out: Path, *, algorithm: str = "rtn") -> Job:
+    """Check everything that can be known in seconds and read the stored set.
+
+    Raises InputError or PrerequisiteError, with nothing written, when the job cannot end well.
+    """
+    find_algorithm(algorithm)
+    check(release, layout, calibration is not None, out)
+    stored = None if calibration is None else open_set(calibration, release.path, release_code(release.path))
+    encoded = [] if stored is None else [record.encoded for record in stored]
+    return Job(release, layout, algorithm, out, encoded, None if stored is None else stored.fingerprint)
+
+
 def quantize(
     release: Release,
     layout: Layout,
@@ -29,24 +76,38 @@ def quantize(
     out: Path,
     *,
     algorithm: str = "rtn",
+    compare: Path | None = None,
     earlier: Path | None = None,
+    restart: bool = False,
     progress: Progress = SILENT,
 ) -> Path:
     """Calibrate on the stored set (when given), quantize, and write the checkpoint ``out``.
 
-    ``earlier``: a file of input statistics; when they are of this model and set, rounding to nearest runs no pass anew.
-    Raises InputError or PrerequisiteError before anything is written when the job cannot end well.
+    ``compare``: another stored set whose inputs are measured too, for headroom. ``earlier``: a file of input
+    statistics; when they are of this model and set, rounding to nearest runs no pass anew. A run that was cut off is
+    gone on with unless ``restart``. Raises as :func:`prepare`.
     """
-    run = find_algorithm(algorithm)
-    check_quantizable(release, layout, calibration is not None, out)
-    stored = None if calibration is None else open_set(calibration, release.path, release_code(release.path))
-    encoded = [] if stored is None else [record.encoded for record in stored]
-    fingerprint = None if stored is None else stored.fingerprint
-    results = run(release, layout, encoded, progress)
-    if algorithm == "rtn" and earlier is not None and fingerprint is not None:
-        parents = {"model": release.fingerprint, "calibration": fingerprint}
+    job = prepare(release, layout, calibration, out, algorithm=algorithm)
+    other = None if compare is None else _inputs_of(release, compare, progress)
+    unfinished = Unfinished(out, job.identity(), restart=restart)
+    results = find_algorithm(algorithm)(release, layout, job.encoded, progress, unfinished)
+    if algorithm == "rtn" and earlier is not None and job.calibration_sha256 is not None:
+        parents = {"model": release.fingerprint, "calibration": job.calibration_sha256}
         if (statistics := read_earlier(earlier, parents)) is not None:
-            results = to_nearest(release, layout, statistics)
+            results = to_nearest(release, layout, statistics, unfinished)
     return write_checkpoint(
-        release, layout, results, out, algorithm=algorithm, calibration_sha256=fingerprint, progress=progress
+        release,
+        layout,
+        results,
+        out,
+        algorithm=algorithm,
+        calibration_sha256=job.calibration_sha256,
+        other_inputs=other,
+        unfinished=unfinished,
+        progress=progress,
     )
+
+
+def _inputs_of(release: Release, stored: Path, progress: Progress) -> dict[str, InputStatistics]:
+    records = open_set(stored, release.path, release_code(release.path))
+    return collect_statistics(release, [record.encoded for record in records], progress=progress)

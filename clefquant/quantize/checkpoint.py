@@ -5,45 +5,26 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.algorithms import QuantizedUnit
 from clefquant.quantize.inventory import inventory
+from clefquant.quantize.remarks import headroom, remarks
 from clefquant.quantize.statistics import KIND as STATISTICS_KIND
 from clefquant.quantize.statistics import SCHEMA_VERSION as STATISTICS_SCHEMA
 from clefquant.quantize.statistics import InputStatistics, write_statistics
+from clefquant.quantize.unfinished import Unfinished
 from clefquant.quantize.writer import DEFAULT_SHARD_BYTES, ShardWriter, planned
 from clefquant.recipes.config import quantization_config, recipe_yaml
-from clefquant.recipes.formats import BF16, find_format
+from clefquant.recipes.formats import BF16
 from clefquant.recipes.layout import Layout, quantized_linears
 from clefquant.release.artefact import check_new_folder, new_folder, provenance, write_json, write_text
 from clefquant.release.release import Release
-from clefquant.release.shards import Entry, check_space, copy_side_files
+from clefquant.release.shards import Entry, copy_side_files
 
 KIND = "checkpoint"
 SCHEMA_VERSION = 1
 #: The oldest clef-vllm that serves what this version writes.
 MINIMUM_PLUGIN_VERSION = "0.1.0"
-
-
-def check_quantizable(release: Release, layout: Layout, statistics_available: bool, out: Path) -> None:
-    """Refuse, before anything slow, what cannot end well; see the messages."""
-    check_new_folder(out)
-    if odd := sorted(
-        {
-            i.dtype
-            for u in release.units
-            for n in u.linears
-            if (i := release.tensors[f"{n.name}.weight"]).dtype != "BF16"
-        }
-    ):
-        raise InputError(f"{release.path} stores linears as {', '.join(odd)}; quantization starts from BF16 weights.")
-    needing = sorted({name for name in layout.units.values() if find_format(name).static_input})
-    if needing and not statistics_available:
-        raise InputError(
-            f"{', '.join(needing)} needs --calibration SET for its input scales; build one with `clefquant calibrate`."
-        )
-    check_space(out, layout.bytes + sum(file.stat().st_size for file in release.side_files))
 
 
 def write_checkpoint(
@@ -54,51 +35,69 @@ def write_checkpoint(
     *,
     algorithm: str = "rtn",
     calibration_sha256: str | None = None,
+    other_inputs: Mapping[str, InputStatistics] | None = None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
+    unfinished: Unfinished | None = None,
     progress: Progress = SILENT,
 ) -> Path:
     """Write the checkpoint of ``results`` (one per unit, in any order) into the new folder ``out``, unit by unit.
 
-    Everything that is not quantized is copied byte for byte. The folder appears when it is complete.
+    Everything that is not quantized is copied byte for byte. The folder appears when it is complete. ``results`` may
+    leave out the layers that ``unfinished`` has finished. ``other_inputs``: statistics on other data, for headroom.
     """
     check_new_folder(out)
-    plan = _plan(release, layout)
     parents = {"model": release.fingerprint} | ({"calibration": calibration_sha256} if calibration_sha256 else {})
-    statistics: dict[str, InputStatistics] = {}
-    with new_folder(out) as work:
+    statistics = {} if unfinished is None else unfinished.statistics
+    with new_folder(out) if unfinished is None else unfinished.folder() as work:
         copy_side_files(release.side_files, work)
-        with ShardWriter(work, plan, max_shard_bytes) as writer:
-            with progress.task("quantizing", len(release.units), "units") as task:
-                for result in results:
-                    task.note(f"{result.unit.name} → {layout.units[result.unit.name]}")
-                    for name, quantized in result.linears.items():
-                        for local, tensor in quantized.tensors.items():
-                            writer.write(f"{name}.{local}", tensor)
-                    statistics.update(result.statistics)
-                    task.advance()
-            replaced = {f"{linear.name}.weight" for linear, _ in quantized_linears(release, layout.units)}
-            for name, info in release.tensors.items():
-                if name not in replaced:
-                    writer.copy(name, info)
+        _write_tensors(release, layout, results, work, max_shard_bytes, statistics, unfinished, progress)
         write_json(work / "config.json", _config(release, layout))
         layout.write(work / "layout.json")
         write_text(work / "recipe.yaml", recipe_yaml(release, layout.units, algorithm))
         if statistics:
             head = provenance(STATISTICS_KIND, STATISTICS_SCHEMA, parents)
-            write_statistics(work / "input_statistics.json", statistics, head)
+            ratios = headroom(statistics, other_inputs) if other_inputs else None
+            write_statistics(work / "input_statistics.json", statistics, head, ratios)
+            for remark in remarks(statistics, ratios):
+                progress.warn(remark)
         head = provenance(KIND, SCHEMA_VERSION, parents)
         described = {"model": release.reference, "algorithm": algorithm, **inventory(release, work)}
         write_json(work / "checkpoint.json", {**head, **described})
-    _warn_dead_inputs(statistics, progress)
     return out
 
 
-def _warn_dead_inputs(statistics: Mapping[str, InputStatistics], progress: Progress) -> None:
-    """Name linears whose input was always zero: their scale falls back to 1 and says nothing."""
-    if dead := [name for name, value in statistics.items() if value.amax == 0]:
-        progress.warn(
-            f"{len(dead)} linears saw only zeros in calibration, first {dead[0]}; their input scale is a guess."
-        )
+def _write_tensors(
+    release: Release,
+    layout: Layout,
+    results: Iterable[QuantizedUnit],
+    work: Path,
+    max_shard_bytes: int,
+    statistics: dict[str, InputStatistics],
+    unfinished: Unfinished | None,
+    progress: Progress,
+) -> None:
+    """Fill the shards of ``work`` and ``statistics``."""
+    plan, first = _plan(release, layout), 0 if unfinished is None else unfinished.layer
+    finished = {linear.name for unit in release.units if unit.layer < first for linear in unit.linears}
+    written = {name for name in plan if name.rpartition(".")[0] in finished}
+    with (
+        ShardWriter(work, plan, max_shard_bytes, written) as writer,
+        progress.task("quantizing", len(release.units), "units") as task,
+    ):
+        if unfinished is not None:
+            unfinished.flush = writer.flush
+        replaced = {f"{linear.name}.weight" for linear, _ in quantized_linears(release, layout.units)}
+        for name, info in release.tensors.items():
+            if name not in replaced:
+                writer.copy(name, info)
+        task.advance(sum(unit.layer < first for unit in release.units))
+        for result in results:
+            task.note(f"{result.unit.name} → {layout.units[result.unit.name]}")
+            for name, quantized in result.linears.items():
+                for local, tensor in quantized.tensors.items():
+                    writer.write(f"{name}.{local}", tensor)
+            statistics.update(result.statistics)
+            task.advance()
 
 
 def _plan(release: Release, layout: Layout) -> dict[str, Entry]:

@@ -14,54 +14,60 @@ import torch
 from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.layerwise import Layerwise
-from clefquant.quantize.watching import watching
+from clefquant.quantize.watching import by_linear, watching
 from clefquant.release.artefact import read_json, write_json
-from clefquant.release.load import DEFAULT_BATCH_TOKENS
 from clefquant.release.release import Release
 
 KIND = "input statistics"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
 class InputStatistics:
     """What one linear's input looked like over the calibration set.
 
-    ``amax``: largest absolute value. ``rms``: root mean square. ``dead_channels``: input channels that were never
-    anything but zero. ``tokens``: how many token vectors were seen.
+    ``amax``: largest absolute value. ``rms``: root mean square. ``token_p50``, ``token_p99``: percentiles over tokens
+    of a token's own largest absolute value. ``dead_channels``: input channels that were never anything but zero.
+    ``tokens``: how many token vectors were seen.
     """
 
     amax: float
     rms: float
+    token_p50: float
+    token_p99: float
     dead_channels: int
     tokens: int
 
 
 class InputCollector:
-    """Running statistics of one input; per channel amax [I] and a float64 sum of squares."""
+    """Running statistics of one input, on its device; nothing waits for the device before :meth:`result`."""
 
     def __init__(self) -> None:
         """Nothing seen yet."""
-        self.channel_amax: torch.Tensor | None = None
-        self.squares = 0.0
-        self.tokens = 0
+        self._channel_amax: torch.Tensor | None = None
+        self._squares: list[torch.Tensor] = []
+        self._token_amax: list[torch.Tensor] = []
 
     def add(self, x: torch.Tensor) -> None:
         """Add token vectors [T, I]."""
-        amax = x.abs().amax(dim=0)
-        self.channel_amax = amax if self.channel_amax is None else torch.maximum(self.channel_amax, amax)
-        self.squares += float(x.double().square().sum())
-        self.tokens += x.shape[0]
+        size = x.abs()
+        amax = size.amax(dim=0)
+        self._channel_amax = amax if self._channel_amax is None else torch.maximum(self._channel_amax, amax)
+        self._token_amax.append(size.amax(dim=1))
+        self._squares.append(torch.linalg.vector_norm(x, dtype=torch.float64).square())
 
     def result(self) -> InputStatistics:
         """The figures of everything added."""
-        assert self.channel_amax is not None
-        count = self.tokens * self.channel_amax.numel()
+        assert self._channel_amax is not None
+        of_tokens = torch.cat(self._token_amax).float().sort().values
+        count = len(of_tokens) * len(self._channel_amax)
         return InputStatistics(
-            amax=float(self.channel_amax.max()),
-            rms=(self.squares / count) ** 0.5,
-            dead_channels=int((self.channel_amax == 0).sum()),
-            tokens=self.tokens,
+            amax=float(of_tokens[-1]),
+            rms=(float(torch.stack(self._squares).sum()) / count) ** 0.5,
+            token_p50=float(of_tokens[(len(of_tokens) - 1) // 2]),
+            token_p99=float(of_tokens[(len(of_tokens) - 1) * 99 // 100]),
+            dead_channels=int((self._channel_amax == 0).sum()),
+            tokens=len(of_tokens),
         )
 
 
@@ -69,7 +75,7 @@ def collect_statistics(
     release: Release,
     encoded: Sequence[Any],
     *,
-    batch_tokens: int = DEFAULT_BATCH_TOKENS,
+    batch_tokens: int | None = None,
     dtype: torch.dtype | None = None,
     progress: Progress = SILENT,
 ) -> dict[str, InputStatistics]:
@@ -84,8 +90,7 @@ def collect_statistics(
         groups = [group for unit in release.units if unit.layer == step.number for group in unit.groups]
         with watching(step, groups, InputCollector) as collectors:
             step.run()
-        for group, collector in zip(groups, collectors, strict=True):
-            found.update(dict.fromkeys((linear.name for linear in group), collector.result()))
+        found |= by_linear(groups, (collector.result() for collector in collectors))
     check_finite(found)
     return found
 
@@ -96,9 +101,15 @@ def check_finite(found: dict[str, InputStatistics]) -> None:
         raise InputError(f"{broken[0]} received NaN or infinite inputs in calibration; check the source weights.")
 
 
-def write_statistics(path: Path, statistics: dict[str, InputStatistics], head: dict[str, Any]) -> None:
-    """Write ``input_statistics.json`` with the artefact head ``head``."""
-    write_json(path, {**head, "linears": {name: asdict(value) for name, value in statistics.items()}})
+def write_statistics(
+    path: Path,
+    statistics: Mapping[str, InputStatistics],
+    head: dict[str, Any],
+    headroom: Mapping[str, float | None] | None = None,
+) -> None:
+    """Write ``input_statistics.json`` with the artefact head ``head``; ``headroom`` as of :mod:`~.remarks`."""
+    value = {**head, "linears": {name: asdict(value) for name, value in statistics.items()}}
+    write_json(path, value | ({"headroom": dict(headroom)} if headroom else {}))
 
 
 def read_statistics(path: Path) -> dict[str, InputStatistics]:
@@ -109,6 +120,9 @@ def read_statistics(path: Path) -> dict[str, InputStatistics]:
 
 def read_earlier(path: Path, parents: Mapping[str, str]) -> dict[str, InputStatistics] | None:
     """Statistics at ``path`` when they were made from the same ``parents`` (model and calibration set), else None."""
-    if not path.is_file() or read_json(path, KIND, SCHEMA_VERSION).get("parents") != dict(parents):
+    if not path.is_file():
+        return None
+    found = read_json(path, KIND, SCHEMA_VERSION)
+    if found["schema_version"] != SCHEMA_VERSION or found.get("parents") != dict(parents):
         return None
     return read_statistics(path)

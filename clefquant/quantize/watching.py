@@ -1,6 +1,6 @@
 """Seeing what enters a layer's linears while it runs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -17,6 +17,7 @@ class Watcher(Protocol):
         """Take one batch."""
 
 
+V = TypeVar("V")
 W = TypeVar("W", bound=Watcher)
 
 
@@ -29,7 +30,7 @@ def watching(step: LayerStep, groups: Sequence[Sequence[Linear]], make: Callable
         module = submodule(step, group[0])
 
         def hook(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...], watcher: W = watcher) -> None:
-            watcher.add(inputs[0][step.running().real_BL])
+            watcher.add(step.running().tokens(inputs[0]))
 
         handles.append(module.register_forward_pre_hook(hook))
     try:
@@ -37,6 +38,11 @@ def watching(step: LayerStep, groups: Sequence[Sequence[Linear]], make: Callable
     finally:
         for handle in handles:
             handle.remove()
+
+
+def by_linear(groups: Sequence[Sequence[Linear]], values: Iterable[V]) -> dict[str, V]:
+    """One value per fused group, under the full name of each of its linears: they share their input."""
+    return {linear.name: value for group, value in zip(groups, values, strict=True) for linear in group}
 
 
 def submodule(step: LayerStep, linear: Linear) -> torch.nn.Module:

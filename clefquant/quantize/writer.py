@@ -6,7 +6,9 @@ always written, even for one shard, because servers otherwise take the joint hea
 """
 
 import math
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -19,6 +21,8 @@ from clefquant.release.headers import TensorInfo
 from clefquant.release.shards import Entry, copy_tensor, header_bytes, plan_shards, shard_names, write_index
 
 DEFAULT_SHARD_BYTES = 5_000_000_000
+#: Tensors that may wait to be written: enough to overlap, few enough for the memory of one unit.
+_WAITING = 8
 
 
 def planned(dtype: str, shape: tuple[int, ...]) -> Entry:
@@ -27,21 +31,34 @@ def planned(dtype: str, shape: tuple[int, ...]) -> Entry:
 
 
 class ShardWriter:
-    """Writes the planned tensors into ``folder``; a context manager that checks on leaving that none is missing."""
+    """Writes the planned tensors into ``folder``; a context manager that checks on leaving that none is missing.
 
-    def __init__(self, folder: Path, plan: Mapping[str, Entry], max_shard_bytes: int = DEFAULT_SHARD_BYTES) -> None:
+    A thread does the writing, so that it costs no time beside quantizing. ``written``: names that an earlier run has
+    written into this very folder by the same plan.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: Mapping[str, Entry],
+        max_shard_bytes: int = DEFAULT_SHARD_BYTES,
+        written: Iterable[str] = (),
+    ) -> None:
         self._plan = dict(plan)
         self._folder = folder
         self._shards = plan_shards(self._plan, max_shard_bytes)
         self._place: dict[str, tuple[BinaryIO, int]] = {}
         self._files: list[BinaryIO] = []
-        self._missing = set(self._plan)
+        self._missing = self._plan.keys() - set(written)
+        self._keep = len(self._missing) < len(self._plan)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="write")
+        self._queue: deque[Future[None]] = deque()
 
     def __enter__(self) -> Self:
         """Write every header and reserve the space."""
         weight_map: dict[str, str] = {}
         for file_name, shard in zip(shard_names(len(self._shards)), self._shards, strict=True):
-            handle = (self._folder / file_name).open("wb")
+            handle = (self._folder / file_name).open("r+b" if self._keep else "wb", buffering=0)
             self._files.append(handle)
             header = header_bytes(shard)
             handle.write(header)
@@ -55,14 +72,29 @@ class ShardWriter:
         return self
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
-        """Write one tensor; dtype and shape must be the planned ones."""
+        """Write one tensor, soon; dtype and shape must be the planned ones."""
         entry = self._plan[name]
         assert (NAMES[tensor.dtype], tuple(tensor.shape)) == (entry.dtype, entry.shape), (name, tensor.shape)
-        handle = self._seek(name)
-        handle.write(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
+        while len(self._queue) >= _WAITING:
+            self._queue.popleft().result()
+        self._queue.append(self._thread.submit(self._write, name, tensor))
 
     def copy(self, name: str, source: TensorInfo) -> None:
-        """Copy one tensor's bytes unchanged."""
+        """Copy one tensor's bytes unchanged, soon."""
+        self._queue.append(self._thread.submit(self._copy, name, source))
+
+    def flush(self) -> None:
+        """Wait until everything is in the files. Raises what the writing raised."""
+        while self._queue:
+            self._queue.popleft().result()
+
+    def _write(self, name: str, tensor: torch.Tensor) -> None:
+        data = tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+        handle = self._seek(name)
+        while len(data):
+            data = data[handle.write(data) :]
+
+    def _copy(self, name: str, source: TensorInfo) -> None:
         copy_tensor(source, self._seek(name).fileno())
 
     def _seek(self, name: str) -> BinaryIO:
@@ -74,6 +106,11 @@ class ShardWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for handle in self._files:
-            handle.close()
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self._thread.shutdown(cancel_futures=True)
+            for handle in self._files:
+                handle.close()
         assert kind is not None or not self._missing, f"never written: {sorted(self._missing)[:5]}"

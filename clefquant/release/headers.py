@@ -48,6 +48,17 @@ class TensorInfo:
             handle.seek(self.start)
             return handle.read(self.bytes)
 
+    def read_into(self, buffer: memoryview) -> None:
+        """Fill ``buffer`` with the tensor's bytes, as stored. InputError when the file ends early."""
+        with self.file.open("rb", buffering=0) as handle:
+            handle.seek(self.start)
+            done = 0
+            while done < self.bytes:
+                count = handle.readinto(buffer[done:])
+                if not count:
+                    raise InputError(f"{self.file} ends {self.bytes - done} bytes early; it changed while it was read.")
+                done += count
+
 
 def read_header(file: Path) -> dict[str, TensorInfo]:
     """Tensors of one safetensors file with absolute byte offsets. InputError when the file is cut, a pointer or no

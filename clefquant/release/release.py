@@ -12,6 +12,7 @@ from clefquant.errors import InputError, PrerequisiteError
 from clefquant.release import headers
 from clefquant.release.artefact import sha256_file, sha256_json
 from clefquant.release.headers import TensorInfo
+from clefquant.release.scan import Scan, scan
 from clefquant.release.units import Unit, find_units
 
 ARCHITECTURE = "Qwen3_5ForConditionalGeneration"
@@ -82,7 +83,16 @@ class Release:
         """
         names = ("config.json", CODE_FILE, HEAD_FILE, HEAD_CONFIG_FILE, "tokenizer.json")
         files = [self.path / name for name in names if (self.path / name).is_file()]
-        return sha256_json({file.name: sha256_file(file) for file in [*files, *self.shards]})
+        return sha256_json({file.name: sha256_file(file) for file in files} | self._scan.sha256)
+
+    @property
+    def nonfinite(self) -> tuple[str, ...]:
+        """Backbone tensors that hold a NaN or an infinity."""
+        return self._scan.nonfinite
+
+    @cached_property
+    def _scan(self) -> Scan:
+        return scan(self.tensors)
 
 
 def open_release(reference: str | os.PathLike[str]) -> Release:

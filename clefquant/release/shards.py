@@ -149,13 +149,18 @@ def _copy(source: int, target: int, offset: int, count: int) -> int:
 
 def check_space(beside: Path, needed_bytes: int) -> None:
     """PrerequisiteError before the first slow step when the disk cannot hold the result."""
-    folder = next(parent for parent in (beside, *beside.absolute().parents) if parent.is_dir())
-    free = shutil.disk_usage(folder).free
+    free = free_bytes(beside)
     if free < needed_bytes:
         raise PrerequisiteError(
             f"{beside} needs {needed_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB are free there. "
             f"Make {needed_bytes / 1e9:.1f} GB free or choose another disk for --out."
         )
+
+
+def free_bytes(beside: Path) -> int:
+    """What is free on the disk of a file or folder that need not exist yet."""
+    folder = next(parent for parent in (beside, *beside.absolute().parents) if parent.is_dir())
+    return shutil.disk_usage(folder).free
 
 
 def copy_side_files(files: Sequence[Path], target: Path) -> None:

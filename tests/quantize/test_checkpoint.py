@@ -99,14 +99,14 @@ def test_too_little_disk(tiny, folder, monkeypatch):
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_failure_in_the_middle_leaves_nothing(tiny, folder, monkeypatch, failure):
     calls = iter(range(3))
-    real = algorithms.quantize_from_disk
+    real = algorithms.quantize_unit
 
     def fail_at_the_third(*arguments):
         if next(calls) == 2:
             raise failure
         return real(*arguments)
 
-    monkeypatch.setattr(algorithms, "quantize_from_disk", fail_at_the_third)
+    monkeypatch.setattr(algorithms, "quantize_unit", fail_at_the_third)
     with pytest.raises(type(failure) if isinstance(failure, OSError) else failure):
         write_checkpoint(tiny, uniform_layout(tiny, "fp8"), to_nearest(tiny, uniform_layout(tiny, "fp8"), {}), folder)
     assert list(folder.parent.iterdir()) == []
@@ -127,7 +127,7 @@ def test_earlier_statistics_of_the_same_set_are_not_collected_again(tiny, encode
     (tmp_path / "mixture.yaml").write_text(json.dumps({"sources": [source]}))
     stored = build_set(tiny, load_mixture(tmp_path / "mixture.yaml"), None, tmp_path / "set").path
     quantize(tiny, uniform_layout(tiny, "nvfp4"), stored, folder)
-    monkeypatch.setattr(algorithms, "collect_statistics", lambda *_, **__: pytest.fail("collected again"))
+    monkeypatch.setattr(algorithms, "Layerwise", lambda *_, **__: pytest.fail("collected again"))
     earlier = folder / "input_statistics.json"
     again = quantize(tiny, uniform_layout(tiny, "nvfp4"), stored, tmp_path / "again", earlier=earlier)
     assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()

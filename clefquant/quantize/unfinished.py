@@ -1,0 +1,105 @@
+"""How far a quantization has come, so that one that was killed goes on.
+
+A checkpoint is built in a hidden sibling of its final folder. After a layer whose tensors are all written, the hidden
+states that enter the next one and the input statistics so far are saved there, at most every ``PAUSE_SECONDS`` (a fast
+machine loses less by doing a few layers again than by saving them all) and never so often that saving costs more than
+``SHARE`` of the time.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clefquant.quantize.dtypes import NAMES
+from clefquant.quantize.model import read_tensor
+from clefquant.quantize.statistics import InputStatistics
+from clefquant.release.artefact import check_new_folder, write_json
+from clefquant.release.headers import TensorInfo, read_header
+from clefquant.release.shards import Entry, header_bytes
+
+PAUSE_SECONDS = 10.0
+SHARE = 0.1
+_FOLDER, _JOB, _STATE = "unfinished", "job.json", "state.json"
+
+
+class Unfinished:
+    """The journal of one job (any JSON value that decides every byte of the result) for the folder ``target``.
+
+    ``layer``: the first that is not finished. ``statistics``: of every linear written so far; ``flush``: writes what
+    is waiting; both belong to who fills the folder.
+    """
+
+    def __init__(self, target: Path, job: Any, *, restart: bool = False, pause_seconds: float = PAUSE_SECONDS) -> None:
+        check_new_folder(target)
+        self._target = target
+        self._work = target.parent / f".{target.name}.quantizing"
+        self._kept = self._work / _FOLDER
+        self._pause, self._spent = pause_seconds, 0.0
+        self.flush: Callable[[], None] = lambda: None
+        self._states: Mapping[str, TensorInfo] = {}
+        self.layer = 0
+        self.statistics: dict[str, InputStatistics] = {}
+        if restart or not self._resume(job):
+            shutil.rmtree(self._work, ignore_errors=True)
+            self._kept.mkdir(parents=True)
+            write_json(self._kept / _JOB, job)
+        self._since = time.monotonic()
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """Yield the folder that is being filled; it gets its final name when the block ends well, else it is kept."""
+        yield self._work
+        shutil.rmtree(self._kept)
+        if self._target.exists():
+            self._target.rmdir()
+        os.replace(self._work, self._target)
+
+    def state(self, batch: int) -> torch.Tensor:
+        """Hidden states [B, L, H] of a batch that enter ``layer``."""
+        return read_tensor(self._states[str(batch)])
+
+    def finish(self, layer: int, states: Callable[[], Iterable[torch.Tensor]]) -> None:
+        """Save what enters the next layer, when it is time again."""
+        started = time.monotonic()
+        if started - self._since < max(self._pause, self._spent / SHARE if self._pause else 0):
+            return
+        self.flush()
+        name = f"states-{layer + 1}.safetensors"
+        write_states(self._kept / name, states)
+        statistics = {linear: asdict(value) for linear, value in self.statistics.items()}
+        write_json(self._kept / _STATE, {"layer": layer + 1, "states": name, "statistics": statistics})
+        for older in self._kept.glob("states-*"):
+            if older.name != name:
+                older.unlink()
+        self._since = time.monotonic()
+        self._spent = self._since - started
+
+    def _resume(self, job: Any) -> bool:
+        """Whether the sibling folder holds this very job and a whole state of it; takes it over."""
+        try:
+            if json.loads((self._kept / _JOB).read_text(encoding="utf-8")) != json.loads(json.dumps(job)):
+                return False
+            state: Mapping[str, Any] = json.loads((self._kept / _STATE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        self.layer = state["layer"]
+        self._states = read_header(self._kept / state["states"])
+        self.statistics = {name: InputStatistics(**value) for name, value in state["statistics"].items()}
+        return True
+
+
+def write_states(path: Path, states: Callable[[], Iterable[torch.Tensor]]) -> None:
+    """Write tensors named by their place into one safetensors file, one in memory at a time."""
+    entries = {str(n): Entry(NAMES[t.dtype], tuple(t.shape), t.nbytes) for n, t in enumerate(states())}
+    with path.open("wb", buffering=0) as file:
+        file.write(header_bytes(entries))
+        for tensor in states():
+            file.write(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
