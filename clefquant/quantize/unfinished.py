@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from clefquant.errors import InputError
 from clefquant.quantize.dtypes import NAMES
 from clefquant.quantize.model import read_tensor
 from clefquant.quantize.statistics import InputStatistics
@@ -88,10 +89,10 @@ class Unfinished:
             if json.loads((self._kept / _JOB).read_text(encoding="utf-8")) != json.loads(json.dumps(job)):
                 return False
             state: Mapping[str, Any] = json.loads((self._kept / _STATE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            self._states = read_header(self._kept / state["states"])
+        except (OSError, ValueError, InputError):
             return False
         self.layer = state["layer"]
-        self._states = read_header(self._kept / state["states"])
         self.statistics = {name: InputStatistics(**value) for name, value in state["statistics"].items()}
         return True
 

@@ -50,6 +50,11 @@ def make_layout(
 ) -> Layout:
     """A checked layout: InputError on unknown or missing units, unknown formats, and sizes a format cannot store."""
     known = {unit.name for unit in release.units}
+    for name in units:
+        if name not in known and (unit := name.rpartition(".")[0]) in known:
+            raise InputError(
+                f"the layout names {name}, a part of {unit}; a unit has one format, because servers fuse its matrices."
+            )
     if unknown := sorted(set(units) - known):
         raise InputError(f"the layout names {', '.join(unknown[:3])}, which {release.reference} does not have.")
     if missing := sorted(known - set(units)):

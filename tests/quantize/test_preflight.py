@@ -1,0 +1,75 @@
+"""What is refused and foretold before any weight is quantized."""
+
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from clefquant.errors import InputError, PrerequisiteError
+from clefquant.quantize.calibrated import prepare
+from clefquant.quantize.preflight import memory_needed, plan
+from clefquant.recipes import fused
+from clefquant.recipes.layout import make_layout, uniform_layout
+from clefquant.release.release import open_release
+
+
+@pytest.fixture
+def copy(tiny, tmp_path):
+    """A release of its own to damage."""
+    shutil.copytree(tiny.path, tmp_path / "release")
+    return tmp_path / "release"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_a_nonfinite_source_weight_is_named(copy, folder, value):
+    (file,) = copy.glob("model*.safetensors")
+    tensors = load_file(file)
+    name = "model.language_model.layers.1.mlp.up_proj.weight"
+    tensors[name][3, 5] = value
+    save_file(tensors, file, metadata={"format": "pt"})
+    release = open_release(copy)
+    with pytest.raises(InputError, match=f"{name} of .* hold NaN or infinite"):
+        prepare(release, uniform_layout(release, "fp8"), None, folder)
+    assert not list(folder.parent.glob("*out*"))
+
+
+def test_weights_of_another_dtype(copy, folder):
+    (file,) = copy.glob("model*.safetensors")
+    tensors = {name: tensor.to(torch.float16) for name, tensor in load_file(file).items()}
+    save_file(tensors, file, metadata={"format": "pt"})
+    release = open_release(copy)
+    with pytest.raises(InputError, match="stores linears as F16"):
+        prepare(release, uniform_layout(release, "fp8"), None, folder)
+
+
+def test_an_untested_llmcompressor(tiny, folder, monkeypatch):
+    monkeypatch.setattr(fused.importlib.metadata, "version", lambda _: "0.15.0")
+    with pytest.raises(PrerequisiteError, match=r"llmcompressor 0\.15\.0 is installed"):
+        prepare(tiny, uniform_layout(tiny, "fp8"), None, folder)
+
+
+def test_a_format_inside_a_unit_is_refused_with_the_unit(tiny):
+    units = {unit.name: "fp8" for unit in tiny.units}
+    del units["layers.0.mlp"]
+    units |= {"layers.0.mlp.gate_proj": "mxfp4", "layers.0.mlp.up_proj": "fp8", "layers.0.mlp.down_proj": "fp8"}
+    with pytest.raises(InputError, match=r"gate_proj.*part of layers\.0\.mlp.*one format"):
+        make_layout(tiny, units)
+
+
+def test_the_plan(tiny, encoded, folder):
+    layout = make_layout(tiny, {unit.name: "nvfp4" if unit.kind == "mlp" else "fp8" for unit in tiny.units})
+    found = plan(tiny, layout, "rtn", encoded, folder)
+    assert found.formats == {"nvfp4": 4, "fp8": 4}
+    assert found.tokens == sum(len(record.input_ids) for record in encoded)
+    assert (found.bytes, found.source_bytes) == (layout.bytes, tiny.backbone_bytes)
+    assert found.disk_needed > layout.bytes
+    assert not folder.exists()
+
+
+def test_memory_grows_with_the_layer_and_not_with_the_model(tiny, encoded):
+    cpu = torch.device("cpu")
+    without, rtn, gptq = (
+        memory_needed(tiny, *args, cpu) for args in (("rtn", ()), ("rtn", encoded), ("gptq", encoded))
+    )
+    assert without < rtn < gptq
