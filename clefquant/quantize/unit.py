@@ -6,7 +6,9 @@ comes from the statistics of a separate calibration pass (:mod:`clefquant.quanti
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -17,13 +19,19 @@ from clefquant.recipes.fused import fused_gdn_inputs
 from clefquant.release.units import Linear, Unit
 
 
-class QuantizedLinear(NamedTuple):
-    """``tensors``: what a checkpoint stores, by local name (``weight_packed``, ``weight_scale``, …); ``weight``: their
-    dequantized value [O, I], float32 or bfloat16; ``scheme``: compressed-tensors' scheme, with ``format`` set."""
+@dataclass(frozen=True)
+class QuantizedLinear:
+    """``tensors``: what a checkpoint stores, by local name (``weight_packed``, ``weight_scale``, …); ``scheme``:
+    compressed-tensors' scheme, with ``format`` set.
+    """
 
     tensors: dict[str, torch.Tensor]
-    weight: torch.Tensor
     scheme: Any
+
+    @cached_property
+    def weight(self) -> torch.Tensor:
+        """The dequantized value [O, I], float32 or bfloat16."""
+        return dequantize(self.tensors, self.scheme)
 
 
 def quantize_unit(
@@ -72,9 +80,7 @@ def quantize_unit(
     for linear, leaf in leaves.items():
         compress_module(leaf)
         tensors = {name: tensor.detach() for name, tensor in leaf.state_dict().items()}
-        result[linear.name] = QuantizedLinear(
-            tensors, dequantize(tensors, leaf.quantization_scheme), leaf.quantization_scheme
-        )
+        result[linear.name] = QuantizedLinear(tensors, leaf.quantization_scheme)
     return result
 
 
