@@ -1,12 +1,15 @@
 """From a model and a stored set to a checkpoint: the one call behind ``clefquant quantize`` and the pipeline."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from clefquant.calibration.stored import open_set
-from clefquant.errors import InputError
+from clefquant.errors import InputError, PrerequisiteError
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.algorithms import find_algorithm, to_nearest
 from clefquant.quantize.checkpoint import write_checkpoint
@@ -88,6 +91,12 @@ def quantize(
     gone on with unless ``restart``. Raises as :func:`prepare`.
     """
     job = prepare(release, layout, calibration, out, algorithm=algorithm)
+    with _memory_explained(job.encoded):
+        return _run(job, compare, earlier, restart, progress)
+
+
+def _run(job: Job, compare: Path | None, earlier: Path | None, restart: bool, progress: Progress) -> Path:
+    release, layout, algorithm, out = job.release, job.layout, job.algorithm, job.out
     other = None if compare is None else _inputs_of(release, compare, progress)
     unfinished = Unfinished(out, job.identity(), restart=restart)
     results = find_algorithm(algorithm)(release, layout, job.encoded, progress, unfinished)
@@ -106,6 +115,22 @@ def quantize(
         unfinished=unfinished,
         progress=progress,
     )
+
+
+@contextmanager
+def _memory_explained(encoded: Sequence[Any]) -> Iterator[None]:
+    """Turn running out of memory into what can be done about it."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
+            raise
+        lengths = sorted(len(record.input_ids) for record in encoded)
+        records = f"{len(lengths)} records, longest {lengths[-1]:,} tokens" if lengths else "no records"
+        raise PrerequisiteError(
+            f"not enough memory with {records}: {str(error).splitlines()[0]} Use shorter or fewer records; "
+            "`--dry-run` says what is needed. Finished layers are kept."
+        ) from error
 
 
 def _inputs_of(release: Release, stored: Path, progress: Progress) -> dict[str, InputStatistics]:

@@ -10,17 +10,13 @@ from clefquant.release.release import Release
 def inventory(release: Release, checkpoint: Path) -> dict[str, Any]:
     """Counts and bytes of kept and quantized tensors of ``checkpoint``; asserts that none of the source is missing.
 
-    Returns ``{"tensors": {"kept", "quantized"}, "bytes": {"source", "checkpoint"}}``; the kept ones are compared
-    byte by byte.
+    Returns ``{"tensors": {"kept", "quantized"}, "bytes": {"source", "checkpoint"}}``.
     """
     stored = read_backbone(checkpoint)
     kept = [name for name in release.tensors if name in stored and stored[name].dtype == release.tensors[name].dtype]
     quantized = sorted(release.tensors.keys() - kept)
     for name in quantized:
         assert f"{name}_scale" in stored, f"{name} is neither kept nor quantized"
-    for name in kept:
-        pairs = zip(stored[name].blocks(), release.tensors[name].blocks(), strict=True)
-        assert all(copied == source for copied, source in pairs), f"{name} changed on the way"
     return {
         "tensors": {"kept": len(kept), "quantized": len(quantized)},
         "bytes": {"source": release.backbone_bytes, "checkpoint": sum(info.bytes for info in stored.values())},

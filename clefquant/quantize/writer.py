@@ -6,6 +6,7 @@ always written, even for one shard, because servers otherwise take the joint hea
 """
 
 import math
+import os
 from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,7 +34,7 @@ def planned(dtype: str, shape: tuple[int, ...]) -> Entry:
 class ShardWriter:
     """Writes the planned tensors into ``folder``; a context manager that checks on leaving that none is missing.
 
-    A thread does the writing, so that it costs no time beside quantizing. ``written``: names that an earlier run has
+    Threads do the writing, so that it costs no time beside quantizing. ``written``: names that an earlier run has
     written into this very folder by the same plan.
     """
 
@@ -51,8 +52,11 @@ class ShardWriter:
         self._files: list[BinaryIO] = []
         self._missing = self._plan.keys() - set(written)
         self._keep = len(self._missing) < len(self._plan)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="write")
-        self._queue: deque[Future[None]] = deque()
+        # copies have a thread of their own, so that no quantized tensor waits in memory behind gigabytes of tables
+        self._copying = ThreadPoolExecutor(1, thread_name_prefix="copy")
+        self._writing = ThreadPoolExecutor(2, thread_name_prefix="write")
+        self._copies: deque[Future[None]] = deque()
+        self._writes: deque[Future[None]] = deque()
 
     def __enter__(self) -> Self:
         """Write every header and reserve the space."""
@@ -75,33 +79,32 @@ class ShardWriter:
         """Write one tensor, soon; dtype and shape must be the planned ones."""
         entry = self._plan[name]
         assert (NAMES[tensor.dtype], tuple(tensor.shape)) == (entry.dtype, entry.shape), (name, tensor.shape)
-        while len(self._queue) >= _WAITING:
-            self._queue.popleft().result()
-        self._queue.append(self._thread.submit(self._write, name, tensor))
+        while len(self._writes) >= _WAITING:
+            self._writes.popleft().result()
+        self._writes.append(self._writing.submit(self._write, name, tensor))
+        self._missing.discard(name)
 
     def copy(self, name: str, source: TensorInfo) -> None:
         """Copy one tensor's bytes unchanged, soon."""
-        self._queue.append(self._thread.submit(self._copy, name, source))
+        self._copies.append(self._copying.submit(self._copy, name, source))
+        self._missing.discard(name)
 
     def flush(self) -> None:
         """Wait until everything is in the files. Raises what the writing raised."""
-        while self._queue:
-            self._queue.popleft().result()
+        for waiting in (self._writes, self._copies):
+            while waiting:
+                waiting.popleft().result()
 
     def _write(self, name: str, tensor: torch.Tensor) -> None:
         data = tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-        handle = self._seek(name)
+        handle, place = self._place[name]
         while len(data):
-            data = data[handle.write(data) :]
+            count = os.pwrite(handle.fileno(), data, place)
+            data, place = data[count:], place + count
 
     def _copy(self, name: str, source: TensorInfo) -> None:
-        copy_tensor(source, self._seek(name).fileno())
-
-    def _seek(self, name: str) -> BinaryIO:
-        handle, offset = self._place[name]
-        handle.seek(offset)
-        self._missing.discard(name)
-        return handle
+        handle, place = self._place[name]
+        copy_tensor(source, handle.fileno(), to=place)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -110,7 +113,8 @@ class ShardWriter:
             if kind is None:
                 self.flush()
         finally:
-            self._thread.shutdown(cancel_futures=True)
+            for threads in (self._writing, self._copying):
+                threads.shutdown(cancel_futures=True)
             for handle in self._files:
                 handle.close()
         assert kind is not None or not self._missing, f"never written: {sorted(self._missing)[:5]}"

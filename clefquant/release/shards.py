@@ -124,27 +124,34 @@ def copy_shard(path: Path, tensors: Mapping[str, TensorInfo], task: Task) -> str
     return sha256_file(path)
 
 
-def copy_tensor(info: TensorInfo, target: int, advance: Callable[[float], None] = lambda _: None) -> None:
-    """Copy one tensor's bytes to where descriptor ``target`` stands. A source that ends early is an InputError."""
+def copy_tensor(
+    info: TensorInfo, target: int, advance: Callable[[float], None] = lambda _: None, *, to: int | None = None
+) -> None:
+    """Copy one tensor's bytes to offset ``to`` of descriptor ``target`` (None: to where it stands, moving it).
+
+    A source that ends early is an InputError.
+    """
     with info.file.open("rb", buffering=0) as source:
         at = info.start
         while at < info.end:
-            count = _copy(source.fileno(), target, at, min(BLOCK_BYTES, info.end - at))
+            place = None if to is None else to + at - info.start
+            count = _copy(source.fileno(), target, at, min(BLOCK_BYTES, info.end - at), place)
             if not count:
                 raise InputError(f"{info.file} ends {info.end - at} bytes early; it changed while it was read.")
             at += count
             advance(count)
 
 
-def _copy(source: int, target: int, offset: int, count: int) -> int:
+def _copy(source: int, target: int, offset: int, count: int, to: int | None) -> int:
     """Copy up to ``count`` bytes inside the kernel, which costs a quarter of reading and writing them; else by hand."""
     if hasattr(os, "copy_file_range"):
         try:
-            return os.copy_file_range(source, target, count, offset_src=offset)
+            return os.copy_file_range(source, target, count, offset_src=offset, offset_dst=to)
         except OSError as error:
             if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-    return os.write(target, os.pread(source, count, offset))
+    data = os.pread(source, count, offset)
+    return os.write(target, data) if to is None else os.pwrite(target, data, to)
 
 
 def check_space(beside: Path, needed_bytes: int) -> None:

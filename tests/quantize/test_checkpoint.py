@@ -131,3 +131,12 @@ def test_earlier_statistics_of_the_same_set_are_not_collected_again(tiny, encode
     earlier = folder / "input_statistics.json"
     again = quantize(tiny, uniform_layout(tiny, "nvfp4"), stored, tmp_path / "again", earlier=earlier)
     assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_running_out_of_memory_names_what_to_change(tiny, folder, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+    monkeypatch.setattr(algorithms, "quantize_unit", fail)
+    with pytest.raises(PrerequisiteError, match=r"not enough memory with no records.*shorter or fewer records"):
+        quantize(tiny, uniform_layout(tiny, "fp8"), None, folder)

@@ -1,6 +1,7 @@
 """The calibration pass: padding left out, every token counted, no difference to a record-by-record pass."""
 
 import pytest
+from transformers import AutoProcessor
 
 from clefquant.errors import InputError
 from clefquant.quantize.statistics import KIND, collect_statistics, read_statistics, write_statistics
@@ -27,3 +28,23 @@ def test_written_and_read(tiny_loaded, encoded, tmp_path):
 def test_empty_set(tiny_loaded):
     with pytest.raises(InputError, match="no records"):
         collect_statistics(tiny_loaded.release, [])
+
+
+def test_image_and_text_records_both_count(nano):
+    from PIL import Image
+
+    from clefquant.release.code import release_code
+
+    code = release_code(nano.path)
+    processor = AutoProcessor.from_pretrained(nano.path)
+    question = {"bright": {"type": "noul", "instructions": "Is it bright?"}}
+    text = {"state": "look", "questions": question}
+
+    def collected(colour):
+        records = (text, text | {"images": [Image.new("RGB", (96, 64), colour)]}, text)
+        encoded = [code.encode_record(processor.tokenizer, record, processor=processor) for record in records]
+        found = collect_statistics(nano, encoded)
+        assert {value.tokens for value in found.values()} == {sum(len(record.input_ids) for record in encoded)}
+        return found["model.language_model.layers.0.linear_attn.in_proj_qkv"]
+
+    assert collected((250, 240, 10)).rms != collected((10, 20, 90)).rms, "the vision tower's output reaches the layers"
