@@ -3,7 +3,7 @@ folder.
 
     weight   compressed-tensors' decompressor on the stored tensors, then cast to the compute dtype
     table    row v = float32(int8 row v) * scale[v], then cast (``clef_head/tables_int8.safetensors``)
-    input    rounded by compressed-tensors' own functions, once for all linears that read the same tensor
+    input    rounded as compressed-tensors rounds it, once for all linears that read the same tensor
 
 The model is built without weights and each tensor is read, dequantized and put in place on its own, so a release
 needs the memory of its BF16 form on the device and of one tensor beside it. The transformers quantizer is not
@@ -20,11 +20,11 @@ import torch
 
 from clefquant.errors import InputError
 from clefquant.quantize.model import read_tensor
+from clefquant.quantize.simulate import InputRounding
 from clefquant.release.code import release_code
 from clefquant.release.headers import TensorInfo
 from clefquant.release.load import LoadedRelease, default_device, default_dtype, empty_backbone
 from clefquant.release.release import HEAD_CONFIG_FILE, HEAD_FILE, Release, open_release
-from clefquant.verify.rounding import InputRounding
 from clefquant.verify.stored_weights import MARKER, int8_tables, schemes_of, stored_weight
 
 _UNUSED_PREFIX = "mtp."  # next-token heads: in some backbones, in no decision model

@@ -12,12 +12,11 @@ from clefquant.errors import InputError
 from clefquant.quantize.algorithms import to_nearest
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.model import quantize_layout
-from clefquant.quantize.simulate import fake_quantize_input
+from clefquant.quantize.simulate import InputRounding, fake_quantize_input
 from clefquant.recipes import formats
 from clefquant.recipes.layout import make_layout
 from clefquant.release.load import load_release, option_logits
 from clefquant.release.release import open_release
-from clefquant.verify.rounding import InputRounding
 from clefquant.verify.simulated import load_simulated
 
 FORMATS = ("fp8", "nvfp4", "mxfp4")
@@ -133,7 +132,7 @@ def test_an_input_is_rounded_once_for_all_that_read_it(monkeypatch, quantized):
         calls.append(x.shape)
         return fake_quantize_input(x, scheme, global_scale)
 
-    monkeypatch.setattr("clefquant.verify.rounding.fake_quantize_input", counted)
+    monkeypatch.setattr("clefquant.quantize.simulate.fake_quantize_input", counted)
     with load_simulated(release) as loaded:
         ids = torch.tensor([[5, 6, 7]])
         with torch.inference_mode():
