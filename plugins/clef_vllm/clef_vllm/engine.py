@@ -1,13 +1,14 @@
 """Engine arguments and results shared by the offline class and the server."""
 
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from clef_vllm.layout import ARCHITECTURE, EXTRA_KEY, TASK
 from clef_vllm.release import Release
 from clef_vllm.requests import Prepared
+
+if TYPE_CHECKING:
+    import torch
 
 
 class EngineError(RuntimeError):
@@ -51,7 +52,7 @@ def pooling_params(prepared: Prepared) -> Any:
     return PoolingParams(task=TASK, extra_kwargs={EXTRA_KEY: prepared.layout})
 
 
-def logits_of(prepared: Prepared, output: Any) -> torch.Tensor:
+def logits_of(prepared: Prepared, output: Any) -> "torch.Tensor":
     """The option logits [N] of a vLLM output. EngineError if there are none or some are not finite."""
     data: torch.Tensor = output.outputs.data.float().reshape(-1)
     expected = sum(len(options) for _, options in prepared.options)

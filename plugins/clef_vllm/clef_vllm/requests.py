@@ -5,15 +5,19 @@ tie-breaking are the release's by construction. Images are the one difference: v
 so the encoder is given a processor that leaves them unexpanded, and a token budget reduced by what they will add.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clef_vllm.layout import schema_layout
+from clef_vllm.pieces import PieceTokenizer
 from clef_vllm.release import Release
+
+# Imported for types alone: the server answers /health before torch is loaded.
+if TYPE_CHECKING:
+    import torch
 
 TYPES = ("noul", "choice", "score")
 
@@ -30,9 +34,13 @@ class Limits:
     options: int | None = 255
     levels: int | None = 10
     images: int | None = 4
+    # The hosted service's rules about ids, instructions and the keys of a noul; without them the release's own code
+    # decides, and only what it would misread is refused.
+    hosted_rules: bool = True
 
 
-UNLIMITED = Limits(None, None, None, None)
+UNLIMITED = Limits(None, None, None, None, hosted_rules=False)
+QUESTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 class Prepared(NamedTuple):
@@ -72,15 +80,14 @@ def _check_question(name: Any, question: Any, limits: Limits) -> None:
         raise RequestError(f"{name!r}: a question id must be a non-empty string without control characters")
     if not isinstance(question, Mapping):
         raise RequestError(f"{name}: a question must be an object, got {type(question).__name__}")
+    if limits.hosted_rules:
+        _check_hosted_rules(name, question)
     kind, criteria = question.get("type"), question.get("criteria")
     if kind not in TYPES:
         raise RequestError(f"{name}: type must be noul, choice, or score, got {kind!r}")
     if kind == "noul":
         if criteria is not None and not isinstance(criteria, Mapping):
             raise RequestError(f"{name}: criteria of a noul must be an object, got {type(criteria).__name__}")
-        unknown = sorted(set(criteria or ()) - {"true", "false"}, key=str)
-        if unknown:
-            raise RequestError(f"{name}: criteria of a noul are true and false, got {unknown[0]!r}")
         return
     wanted, most = (Mapping, limits.options) if kind == "choice" else (list, limits.levels)
     if not isinstance(criteria, wanted):
@@ -96,6 +103,18 @@ def _check_question(name: Any, question: Any, limits: Limits) -> None:
         raise RequestError(f"{name}: option ids must be strings without control characters")
 
 
+def _check_hosted_rules(name: str, question: Mapping[str, Any]) -> None:
+    if not QUESTION_ID.fullmatch(name):
+        raise RequestError(f"{name}: a question id has 1 to 100 characters of A-Z, a-z, 0-9, _, . and -")
+    instructions, criteria = question.get("instructions"), question.get("criteria")
+    if isinstance(instructions, bool | int | float):
+        raise RequestError(f"{name}: instructions must be text, an object or a list, got {instructions!r}")
+    if question.get("type") == "noul" and isinstance(criteria, Mapping):
+        unknown = sorted(set(criteria) - {"true", "false"}, key=str)
+        if unknown:
+            raise RequestError(f"{name}: criteria of a noul are true and false, got {unknown[0]!r}")
+
+
 class Encoder:
     """The release's encoder with its tokenizer; not thread-safe, as fast tokenizers are not."""
 
@@ -105,6 +124,7 @@ class Encoder:
         self.release = Release.open(path)
         self.code = self.release.code()
         self.tokenizer = AutoTokenizer.from_pretrained(self.release.path)
+        self.pieces = PieceTokenizer(self.tokenizer)
         self.max_length = max_length
         self._image_processor: Any = None
 
@@ -113,10 +133,7 @@ class Encoder:
         images = list(record.get("images") or [])
         budget = self.max_length - sum(self.image_tokens(image) - 1 for image in images)
         processor = _Unexpanded(self.tokenizer) if images else None
-        try:
-            encoded = self.code.encode_record(self.tokenizer, record, max_length=budget, processor=processor)
-        except (ValueError, KeyError, TypeError) as error:
-            raise RequestError(str(error)) from error
+        encoded = self._encode(record, budget, processor)
         for question in encoded.questions:
             if question.question_span[0] == question.question_span[1]:
                 raise RequestError(f"{question.question_id}: the instructions have no tokens; write some text")
@@ -125,8 +142,16 @@ class Encoder:
             images=images,
             layout=schema_layout(encoded),
             options=[(question.question_id, question.option_ids) for question in encoded.questions],
-            truncated=len(encoded.input_ids) == budget,
+            # A prompt that ends exactly at the limit may be whole; one more token of room tells.
+            truncated=len(encoded.input_ids) == budget
+            and len(self._encode(record, budget + 1, processor).input_ids) > budget,
         )
+
+    def _encode(self, record: Mapping[str, Any], budget: int, processor: Any) -> Any:
+        try:
+            return self.code.encode_record(self.pieces, record, max_length=budget, processor=processor)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise RequestError(str(error)) from error
 
     def image_tokens(self, image: Any) -> int:
         """How many prompt tokens a PIL image becomes."""
@@ -137,7 +162,7 @@ class Encoder:
         patches = self._image_processor.get_number_of_image_patches(image.height, image.width, {})
         return int(patches) // int(self._image_processor.merge_size) ** 2
 
-    def answers(self, record: Mapping[str, Any], prepared: Prepared, logits: torch.Tensor) -> dict[str, Any]:
+    def answers(self, record: Mapping[str, Any], prepared: Prepared, logits: "torch.Tensor") -> dict[str, Any]:
         """The release's answers, question by question in request order; logits [N] float32."""
         answers, at = {}, 0
         for name, options in prepared.options:
@@ -156,11 +181,13 @@ class _Unexpanded:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
 
-    def __call__(self, text: list[str], **_: Any) -> dict[str, torch.Tensor]:
+    def __call__(self, text: list[str], **_: Any) -> "dict[str, torch.Tensor]":
+        import torch
+
         return {"input_ids": torch.tensor([self.tokenizer(text[0], add_special_tokens=False).input_ids])}
 
 
-def by_question(prepared: Prepared, logits: torch.Tensor) -> dict[str, dict[str, float]]:
+def by_question(prepared: Prepared, logits: "torch.Tensor") -> dict[str, dict[str, float]]:
     """A flat result [N] as {question id: {option id: value}}."""
     values, at, result = logits.tolist(), 0, {}
     for name, options in prepared.options:
