@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from clefquant.quantize.writer import ShardWriter, planned
+from clefquant.quantize.writer import ShardWriter, lay_out, planned
 from clefquant.release.artefact import new_folder, write_json
 from clefquant.release.code import release_code
 from clefquant.release.load import empty_backbone
@@ -69,7 +69,9 @@ def write(out: Path, shape: dict[str, int], device: torch.device) -> Path:
         parameters = {
             name: tuple(value.shape) for name, value in empty_backbone(work, torch.bfloat16).named_parameters()
         }
-        with ShardWriter(work, {name: planned("BF16", size) for name, size in parameters.items()}) as writer:
+        plan = {name: planned("BF16", size) for name, size in parameters.items()}
+        lay_out(work, plan)
+        with ShardWriter(work, plan) as writer:
             for name, size in parameters.items():
                 writer.write(name, random_tensor(name, size, device, generator))
         sizes = HEAD | {"hidden_size": shape["hidden_size"]}

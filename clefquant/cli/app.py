@@ -52,7 +52,8 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    context.obj = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    alone = os.environ.get("RANK", "0") == "0"  # of processes that torchrun started, the first speaks for all
+    context.obj = Output(as_json=as_json and alone, quiet=quiet or not alone, verbose=verbose)
     if as_json or not verbose:
         _silence_libraries()
 

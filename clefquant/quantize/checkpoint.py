@@ -8,12 +8,13 @@ from typing import Any
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.algorithms import QuantizedUnit
 from clefquant.quantize.inventory import inventory
+from clefquant.quantize.ranks import of_first, ranks
 from clefquant.quantize.remarks import headroom, remarks
 from clefquant.quantize.statistics import KIND as STATISTICS_KIND
 from clefquant.quantize.statistics import SCHEMA_VERSION as STATISTICS_SCHEMA
 from clefquant.quantize.statistics import InputStatistics, write_statistics
 from clefquant.quantize.unfinished import Unfinished
-from clefquant.quantize.writer import DEFAULT_SHARD_BYTES, ShardWriter, planned
+from clefquant.quantize.writer import DEFAULT_SHARD_BYTES, ShardWriter, lay_out, planned
 from clefquant.recipes.config import quantization_config, recipe_yaml
 from clefquant.recipes.formats import BF16
 from clefquant.recipes.layout import Layout, quantized_linears
@@ -46,23 +47,25 @@ def write_checkpoint(
     leave out the layers that ``unfinished`` has finished. ``other_inputs``: statistics on other data, for headroom.
     """
     check_new_folder(out)
-    parents = {"model": release.fingerprint} | ({"calibration": calibration_sha256} if calibration_sha256 else {})
     statistics = {} if unfinished is None else unfinished.statistics
     with new_folder(out) if unfinished is None else unfinished.folder() as work:
-        copy_side_files(release.side_files, work)
         _write_tensors(release, layout, results, work, max_shard_bytes, statistics, unfinished, progress)
-        write_json(work / "config.json", _config(release, layout))
-        layout.write(work / "layout.json")
-        write_text(work / "recipe.yaml", recipe_yaml(release, layout.units, algorithm))
-        if statistics:
-            head = provenance(STATISTICS_KIND, STATISTICS_SCHEMA, parents)
-            ratios = headroom(statistics, other_inputs) if other_inputs else None
-            write_statistics(work / "input_statistics.json", statistics, head, ratios)
-            for remark in remarks(statistics, ratios):
-                progress.warn(remark)
-        head = provenance(KIND, SCHEMA_VERSION, parents)
-        described = {"model": release.reference, "algorithm": algorithm, **inventory(release, work)}
-        write_json(work / "checkpoint.json", {**head, **described})
+        if ranks().first:
+            copy_side_files(release.side_files, work)
+            write_json(work / "config.json", _config(release, layout))
+            layout.write(work / "layout.json")
+            write_text(work / "recipe.yaml", recipe_yaml(release, layout.units, algorithm))
+            parents = {"model": release.fingerprint}
+            parents |= {"calibration": calibration_sha256} if calibration_sha256 else {}
+            if statistics:
+                head = provenance(STATISTICS_KIND, STATISTICS_SCHEMA, parents)
+                ratios = headroom(statistics, other_inputs) if other_inputs else None
+                write_statistics(work / "input_statistics.json", statistics, head, ratios)
+                for remark in remarks(statistics, ratios):
+                    progress.warn(remark)
+            head = provenance(KIND, SCHEMA_VERSION, parents)
+            described = {"model": release.reference, "algorithm": algorithm, **inventory(release, work)}
+            write_json(work / "checkpoint.json", {**head, **described})
     return out
 
 
@@ -76,24 +79,29 @@ def _write_tensors(
     unfinished: Unfinished | None,
     progress: Progress,
 ) -> None:
-    """Fill the shards of ``work`` and ``statistics``."""
+    """Fill the shards of ``work`` and ``statistics``; of several processes each writes the units it owns."""
     plan, first = _plan(release, layout), 0 if unfinished is None else unfinished.layer
-    finished = {linear.name for unit in release.units if unit.layer < first for linear in unit.linears}
-    written = {name for name in plan if name.rpartition(".")[0] in finished}
+    owned = {unit.name for number, unit in enumerate(release.units) if ranks().owns(number)}
+    elsewhere = [unit for unit in release.units if unit.layer < first or unit.name not in owned]
+    written = {linear.name for unit in elsewhere for linear in unit.linears}
+    replaced = {f"{linear.name}.weight" for linear, _ in quantized_linears(release, layout.units)}
+    kept = {name: info for name, info in release.tensors.items() if name not in replaced}
+    done = {name for name in plan if name not in kept and name.rpartition(".")[0] in written}
+    if ranks().first and not first:
+        lay_out(work, plan, max_shard_bytes)
+    of_first(None)  # the files are there
     with (
-        ShardWriter(work, plan, max_shard_bytes, written) as writer,
+        ShardWriter(work, plan, max_shard_bytes, done if ranks().first else done | kept.keys()) as writer,
         progress.task("quantizing", len(release.units), "units") as task,
     ):
         if unfinished is not None:
             unfinished.flush = writer.flush
-        replaced = {f"{linear.name}.weight" for linear, _ in quantized_linears(release, layout.units)}
-        for name, info in release.tensors.items():
-            if name not in replaced:
-                writer.copy(name, info)
+        for name, info in kept.items() if ranks().first else ():
+            writer.copy(name, info)
         task.advance(sum(unit.layer < first for unit in release.units))
         for result in results:
             task.note(f"{result.unit.name} → {layout.units[result.unit.name]}")
-            for name, quantized in result.linears.items():
+            for name, quantized in result.linears.items() if result.unit.name in owned else ():
                 for local, tensor in quantized.tensors.items():
                     writer.write(f"{name}.{local}", tensor)
             statistics.update(result.statistics)

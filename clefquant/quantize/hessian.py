@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from clefquant.quantize.ranks import total
+
 
 class HessianCollector:
     """Sum of 2 x xᵀ over token vectors, float32 [I, I] on the inputs' device."""
@@ -25,9 +27,9 @@ class HessianCollector:
         self._tokens += len(x)
 
     def result(self) -> torch.Tensor:
-        """The mean [I, I]."""
+        """The mean [I, I] over everything added, by all processes."""
         assert self._sum is not None
-        return self._sum / self._tokens
+        return total(self._sum) / total(torch.tensor(self._tokens, device=self._sum.device))
 
 
 def round_by_gptq(leaf: Any, hessian: torch.Tensor) -> None:

@@ -14,8 +14,9 @@ class Journal(Protocol):
     def state(self, batch: int) -> torch.Tensor:
         """Hidden states [B, L, H] of a batch that enter ``layer``."""
 
-    def finish(self, layer: int, states: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """Everything of ``layer`` is written; ``states``: what enters the next one, batch by batch."""
+    def finish(self, layer: int, states: Callable[[], Iterable[tuple[int, torch.Tensor]]]) -> None:
+        """Everything of ``layer`` is written; ``states``: number and tensor of each batch that enters the
+        next one."""
 
 
 class _Forgetful:
@@ -24,7 +25,7 @@ class _Forgetful:
     def state(self, batch: int) -> torch.Tensor:
         raise AssertionError("nothing was kept")
 
-    def finish(self, layer: int, states: Callable[[], Iterable[torch.Tensor]]) -> None: ...
+    def finish(self, layer: int, states: Callable[[], Iterable[tuple[int, torch.Tensor]]]) -> None: ...
 
 
 NO_JOURNAL: Journal = _Forgetful()

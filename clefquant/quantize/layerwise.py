@@ -18,6 +18,7 @@ import torch
 from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.journal import NO_JOURNAL, Journal
+from clefquant.quantize.ranks import ranks
 from clefquant.quantize.reader import read_layers, read_prefix
 from clefquant.release.code import release_code
 from clefquant.release.headers import TensorInfo
@@ -113,7 +114,7 @@ class Layerwise:
                 layer.to("meta")
                 source.clear()
                 task.advance(tokens / len(layers))
-                journal.finish(number, lambda: (states.get(batch.number, self._device) for batch in prepared))
+                journal.finish(number, lambda: ((b.number, states.get(b.number, self._device)) for b in prepared))
 
     def _run(self, number: int, layer: torch.nn.Module, prepared: Sequence[LayerBatch], states: States) -> None:
         for batch in prepared:
@@ -140,7 +141,15 @@ class Layerwise:
         code = release_code(self._release.path)
         text = self._backbone.model.language_model
         pad = self._backbone.config.get_text_config().pad_token_id or 0
-        for number, group in enumerate(grouped(self._encoded, self._batch_tokens)):
+        groups = list(grouped(self._encoded, self._batch_tokens))
+        if len(groups) < ranks().size:
+            raise InputError(
+                f"the set makes {len(groups)} batches of about {self._batch_tokens:,} tokens for {ranks().size} "
+                "processes; use fewer processes or more records."
+            )
+        for number, group in enumerate(groups):
+            if not ranks().owns(number):
+                continue
             batch = code.collate_records([self._encoded[index] for index in group], pad, self._device)
             model = self._backbone.model if batch["media"] else text
             with recording(text) as recorders:

@@ -14,6 +14,7 @@ import torch
 from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.layerwise import Layerwise
+from clefquant.quantize.ranks import joined, maximum, total
 from clefquant.quantize.watching import by_linear, watching
 from clefquant.release.artefact import read_json, write_json
 from clefquant.release.release import Release
@@ -57,16 +58,17 @@ class InputCollector:
         self._squares.append(torch.linalg.vector_norm(x, dtype=torch.float64).square())
 
     def result(self) -> InputStatistics:
-        """The figures of everything added."""
+        """The figures of everything added, by all processes."""
         assert self._channel_amax is not None
-        of_tokens = torch.cat(self._token_amax).float().sort().values
-        count = len(of_tokens) * len(self._channel_amax)
+        of_tokens = joined(torch.cat(self._token_amax).float()).sort().values
+        squares, dead = total(torch.stack(self._squares).sum()), maximum(self._channel_amax) == 0
+        count = len(of_tokens) * len(dead)
         return InputStatistics(
             amax=float(of_tokens[-1]),
-            rms=(float(torch.stack(self._squares).sum()) / count) ** 0.5,
+            rms=(float(squares) / count) ** 0.5,
             token_p50=float(of_tokens[(len(of_tokens) - 1) // 2]),
             token_p99=float(of_tokens[(len(of_tokens) - 1) * 99 // 100]),
-            dead_channels=int((self._channel_amax == 0).sum()),
+            dead_channels=int(dead.sum()),
             tokens=len(of_tokens),
         )
 

@@ -21,6 +21,7 @@ import torch
 from clefquant.errors import InputError
 from clefquant.quantize.dtypes import NAMES
 from clefquant.quantize.model import read_tensor
+from clefquant.quantize.ranks import of_first, ranks
 from clefquant.quantize.statistics import InputStatistics
 from clefquant.release.artefact import check_new_folder, write_json
 from clefquant.release.headers import TensorInfo, read_header
@@ -46,61 +47,79 @@ class Unfinished:
         self._pause, self._spent = pause_seconds, 0.0
         self.flush: Callable[[], None] = lambda: None
         self._states: Mapping[str, TensorInfo] = {}
-        self.layer = 0
+        self.layer = self._saved = 0
         self.statistics: dict[str, InputStatistics] = {}
-        if restart or not self._resume(job):
-            shutil.rmtree(self._work, ignore_errors=True)
-            self._kept.mkdir(parents=True)
-            write_json(self._kept / _JOB, job)
+        self._ranks = ranks()
+        if not of_first(self._ranks.first and not restart and self._known(job)):
+            if self._ranks.first:
+                shutil.rmtree(self._work, ignore_errors=True)
+                self._kept.mkdir(parents=True)
+                write_json(self._kept / _JOB, job)
+            of_first(None)
+        else:
+            self._resume()
         self._since = time.monotonic()
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
         """Yield the folder that is being filled; it gets its final name when the block ends well, else it is kept."""
         yield self._work
-        shutil.rmtree(self._kept)
-        if self._target.exists():
-            self._target.rmdir()
-        os.replace(self._work, self._target)
+        of_first(None)  # everyone is done
+        if self._ranks.first:
+            shutil.rmtree(self._kept)
+            if self._target.exists():
+                self._target.rmdir()
+            os.replace(self._work, self._target)
+        of_first(None)
 
     def state(self, batch: int) -> torch.Tensor:
         """Hidden states [B, L, H] of a batch that enter ``layer``."""
         return read_tensor(self._states[str(batch)])
 
-    def finish(self, layer: int, states: Callable[[], Iterable[torch.Tensor]]) -> None:
+    def finish(self, layer: int, states: Callable[[], Iterable[tuple[int, torch.Tensor]]]) -> None:
         """Save what enters the next layer, when it is time again."""
         started = time.monotonic()
-        if started - self._since < max(self._pause, self._spent / SHARE if self._pause else 0):
+        pause = max(self._pause, self._spent / SHARE if self._pause else 0)
+        if not of_first(started - self._since >= pause):
             return
         self.flush()
-        name = f"states-{layer + 1}.safetensors"
-        write_states(self._kept / name, states)
-        statistics = {linear: asdict(value) for linear, value in self.statistics.items()}
-        write_json(self._kept / _STATE, {"layer": layer + 1, "states": name, "statistics": statistics})
-        for older in self._kept.glob("states-*"):
-            if older.name != name:
-                older.unlink()
+        older, newer = self._states_file(self._saved), self._states_file(layer + 1)
+        write_states(newer, states)
+        of_first(None)  # everyone's states and tensors are in their files
+        if self._ranks.first:
+            statistics = {linear: asdict(value) for linear, value in self.statistics.items()}
+            write_json(self._kept / _STATE, {"layer": layer + 1, "statistics": statistics})
+        of_first(None)
+        older.unlink(missing_ok=True)
+        self._saved = layer + 1
         self._since = time.monotonic()
         self._spent = self._since - started
 
-    def _resume(self, job: Any) -> bool:
-        """Whether the sibling folder holds this very job and a whole state of it; takes it over."""
+    def _states_file(self, layer: int, rank: int | None = None) -> Path:
+        return self._kept / f"states-{layer}-{self._ranks.rank if rank is None else rank}.safetensors"
+
+    def _known(self, job: Any) -> bool:
+        """Whether the sibling folder holds a state of this very job."""
         try:
-            if json.loads((self._kept / _JOB).read_text(encoding="utf-8")) != json.loads(json.dumps(job)):
-                return False
-            state: Mapping[str, Any] = json.loads((self._kept / _STATE).read_text(encoding="utf-8"))
-            self._states = read_header(self._kept / state["states"])
-        except (OSError, ValueError, InputError):
+            same = json.loads((self._kept / _JOB).read_text(encoding="utf-8")) == json.loads(json.dumps(job))
+            layer = json.loads((self._kept / _STATE).read_text(encoding="utf-8"))["layer"]
+            for rank in range(self._ranks.size):
+                read_header(self._states_file(layer, rank))
+        except (OSError, ValueError, KeyError, InputError):
             return False
-        self.layer = state["layer"]
+        return bool(same)
+
+    def _resume(self) -> None:
+        state: Mapping[str, Any] = json.loads((self._kept / _STATE).read_text(encoding="utf-8"))
+        self.layer = self._saved = state["layer"]
+        self._states = read_header(self._states_file(self.layer))
         self.statistics = {name: InputStatistics(**value) for name, value in state["statistics"].items()}
-        return True
 
 
-def write_states(path: Path, states: Callable[[], Iterable[torch.Tensor]]) -> None:
-    """Write tensors named by their place into one safetensors file, one in memory at a time."""
-    entries = {str(n): Entry(NAMES[t.dtype], tuple(t.shape), t.nbytes) for n, t in enumerate(states())}
+def write_states(path: Path, states: Callable[[], Iterable[tuple[int, torch.Tensor]]]) -> None:
+    """Write batches' tensors, named by their number, into one safetensors file, one in memory at a time."""
+    entries = {str(n): Entry(NAMES[t.dtype], tuple(t.shape), t.nbytes) for n, t in states()}
     with path.open("wb", buffering=0) as file:
         file.write(header_bytes(entries))
-        for tensor in states():
+        for _, tensor in states():
             file.write(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -31,11 +31,25 @@ def planned(dtype: str, shape: tuple[int, ...]) -> Entry:
     return Entry(dtype, shape, DTYPE_BYTES[dtype] * math.prod(shape))
 
 
-class ShardWriter:
-    """Writes the planned tensors into ``folder``; a context manager that checks on leaving that none is missing.
+def lay_out(folder: Path, plan: Mapping[str, Entry], max_shard_bytes: int = DEFAULT_SHARD_BYTES) -> None:
+    """Write every shard's header and reserve its space, and the index."""
+    weight_map: dict[str, str] = {}
+    shards = plan_shards(plan, max_shard_bytes)
+    for file_name, shard in zip(shard_names(len(shards)), shards, strict=True):
+        with (folder / file_name).open("wb") as handle:
+            header = header_bytes(shard)
+            handle.write(header)
+            handle.truncate(len(header) + sum(entry.bytes for entry in shard.values()))
+        weight_map.update(dict.fromkeys(shard, file_name))
+    write_index(folder, weight_map, sum(entry.bytes for entry in plan.values()))
 
-    Threads do the writing, so that it costs no time beside quantizing. ``written``: names that an earlier run has
-    written into this very folder by the same plan.
+
+class ShardWriter:
+    """Writes the planned tensors into ``folder``, which :func:`lay_out` has prepared by the same plan; a context
+    manager that checks on leaving that none is missing.
+
+    Threads do the writing, so that it costs no time beside quantizing. ``written``: names that somebody else writes, or
+    has written, into the same files.
     """
 
     def __init__(
@@ -51,7 +65,6 @@ class ShardWriter:
         self._place: dict[str, tuple[BinaryIO, int]] = {}
         self._files: list[BinaryIO] = []
         self._missing = self._plan.keys() - set(written)
-        self._keep = len(self._missing) < len(self._plan)
         # copies have a thread of their own, so that no quantized tensor waits in memory behind gigabytes of tables
         self._copying = ThreadPoolExecutor(1, thread_name_prefix="copy")
         self._writing = ThreadPoolExecutor(2, thread_name_prefix="write")
@@ -59,20 +72,14 @@ class ShardWriter:
         self._writes: deque[Future[None]] = deque()
 
     def __enter__(self) -> Self:
-        """Write every header and reserve the space."""
-        weight_map: dict[str, str] = {}
+        """Open the files."""
         for file_name, shard in zip(shard_names(len(self._shards)), self._shards, strict=True):
-            handle = (self._folder / file_name).open("r+b" if self._keep else "wb", buffering=0)
+            handle = (self._folder / file_name).open("r+b", buffering=0)
             self._files.append(handle)
-            header = header_bytes(shard)
-            handle.write(header)
-            place = len(header)
+            place = len(header_bytes(shard))
             for name, entry in shard.items():
                 self._place[name] = (handle, place)
                 place += entry.bytes
-            handle.truncate(place)
-            weight_map.update(dict.fromkeys(shard, file_name))
-        write_index(self._folder, weight_map, sum(entry.bytes for entry in self._plan.values()))
         return self
 
     def write(self, name: str, tensor: torch.Tensor) -> None:

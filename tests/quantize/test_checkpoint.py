@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from clefquant.errors import InputError, PrerequisiteError
-from clefquant.quantize import algorithms
+from clefquant.quantize import algorithms, finishing
 from clefquant.quantize.algorithms import to_nearest
 from clefquant.quantize.calibrated import quantize
 from clefquant.quantize.checkpoint import write_checkpoint
@@ -99,14 +99,14 @@ def test_too_little_disk(tiny, folder, monkeypatch):
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_failure_in_the_middle_leaves_nothing(tiny, folder, monkeypatch, failure):
     calls = iter(range(3))
-    real = algorithms.quantize_unit
+    real = finishing.quantize_unit
 
     def fail_at_the_third(*arguments):
         if next(calls) == 2:
             raise failure
         return real(*arguments)
 
-    monkeypatch.setattr(algorithms, "quantize_unit", fail_at_the_third)
+    monkeypatch.setattr(finishing, "quantize_unit", fail_at_the_third)
     with pytest.raises(type(failure) if isinstance(failure, OSError) else failure):
         write_checkpoint(tiny, uniform_layout(tiny, "fp8"), to_nearest(tiny, uniform_layout(tiny, "fp8"), {}), folder)
     assert list(folder.parent.iterdir()) == []
@@ -137,6 +137,6 @@ def test_running_out_of_memory_names_what_to_change(tiny, folder, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
 
-    monkeypatch.setattr(algorithms, "quantize_unit", fail)
+    monkeypatch.setattr(finishing, "quantize_unit", fail)
     with pytest.raises(PrerequisiteError, match=r"not enough memory with no records.*shorter or fewer records"):
         quantize(tiny, uniform_layout(tiny, "fp8"), None, folder)

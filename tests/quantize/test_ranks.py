@@ -1,0 +1,44 @@
+"""Two processes, started as users would start them, write what one writes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clefquant.calibration.build import build_set
+from clefquant.calibration.mixture import load_mixture
+
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def calibration(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("set")
+    source = {"name": "game", "kind": "generator", "family": "game", "count": 6, "license": "Apache-2.0"}
+    (folder / "mixture.yaml").write_text(json.dumps({"sources": [source]}))
+    return build_set(tiny, load_mixture(folder / "mixture.yaml"), None, folder / "set").path
+
+
+def quantize(tiny, calibration, out, *options, processes=1):
+    launch = [BIN / "torchrun", "--nproc-per-node", str(processes), "--no-python"] if processes > 1 else []
+    command = [*launch, BIN / "clefquant", "--json", "quantize", "--model", tiny.path, "--scheme", "nvfp4"]
+    command += ["--calibration", calibration, "--out", out, *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    found = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout)
+
+
+@pytest.mark.parametrize("algorithm", ["rtn", "gptq"])
+def test_two_processes_write_what_one_writes(tiny, calibration, tmp_path, algorithm):
+    for processes, name in ((1, "one"), (2, "two")):
+        quantize(tiny, calibration, tmp_path / name, "--algorithm", algorithm, processes=processes)
+    for file in ("model.safetensors", "config.json", "recipe.yaml", "layout.json"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
+    one, two = (json.loads((tmp_path / name / "input_statistics.json").read_text()) for name in ("one", "two"))
+    for linear, seen in one["linears"].items():
+        assert two["linears"][linear] == seen | {"rms": pytest.approx(seen["rms"], rel=1e-12)}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
