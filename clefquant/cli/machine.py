@@ -19,7 +19,7 @@ PACKAGES = (
     ("clef-finetune", "==0.1.0", "the bundled nano model"),
 )
 _BLACKWELL = (10, 0)
-_HOPPER_FP8 = (8, 9)
+_ADA = (8, 9)
 
 
 class Fact(NamedTuple):
@@ -78,6 +78,6 @@ def kernel_note(capability: tuple[int, int]) -> str:
     """How a server runs the formats on a GPU of this compute capability."""
     if capability >= _BLACKWELL:
         return "FP8 and FP4 in hardware"
-    if capability >= _HOPPER_FP8:
+    if capability >= _ADA:
         return "FP8 in hardware; NVFP4 and MXFP4 are served weight-only (activations stay 16-bit)"
     return "no FP8 or FP4 in hardware; quantized releases are served weight-only"
