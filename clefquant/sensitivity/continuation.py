@@ -77,7 +77,8 @@ def run_mixer(loaded: LoadedRelease, batch: PreparedBatch, hidden: torch.Tensor,
 
 def in_record_order(shard: Shard, parts: Sequence[tuple[PreparedBatch, torch.Tensor]]) -> torch.Tensor:
     """Logits of all batches as one float32 CPU vector, in the order of records, questions and options."""
-    by_record: dict[int, torch.Tensor] = {}
-    for batch, logits in parts:
-        by_record.update(zip(batch.records, torch.split(logits.float().cpu(), list(batch.sizes)), strict=True))
+    flat = torch.cat([logits.float() for _, logits in parts]).cpu()  # one copy: a device waits at each
+    rows = [record for batch, _ in parts for record in batch.records]
+    sizes = [size for batch, _ in parts for size in batch.sizes]
+    by_record = dict(zip(rows, torch.split(flat, sizes), strict=True))
     return torch.cat([by_record[index] for index in range(len(shard.records))])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from clefquant.quantize.dtypes import DTYPES
 from clefquant.quantize.model import read_tensor
 from clefquant.quantize.simulate import simulated
 from clefquant.quantize.unit import quantize_unit
@@ -51,10 +52,8 @@ class Walk:
         """
         while self.halves < _place(unit):
             self._step()
-        release = self.loaded.release
-        weights = {linear.name: read_tensor(release.tensors[f"{linear.name}.weight"]) for linear in unit.linears}
         for name, of_format in groupby(items, key=lambda item: item.format):
-            quantized = quantize_unit(unit, weights, find_format(name), input_amax)
+            quantized = quantize_unit(unit, source_weights(self.loaded, unit), find_format(name), input_amax)
             for item in of_format:
                 start, shard = time.monotonic(), self.shards[item.shard]
                 with simulated(self.loaded, quantized):
@@ -74,6 +73,17 @@ class Walk:
                 moved = run_mlp(self.loaded, x, layer) if in_mlp else run_mixer(self.loaded, batch, x, layer)
                 self.states.put((shard, number), moved)
         self.halves += 1
+
+
+def source_weights(loaded: LoadedRelease, unit: Unit) -> dict[str, torch.Tensor]:
+    """Copies of a unit's weights as the release stores them, by full linear name, on the model's device."""
+    found = {}
+    for linear in unit.linears:
+        info, weight = loaded.release.tensors[f"{linear.name}.weight"], loaded.module(linear.name).weight
+        assert isinstance(weight, torch.Tensor)
+        as_stored = DTYPES[info.dtype] == weight.dtype
+        found[linear.name] = weight.detach().clone() if as_stored else read_tensor(info).to(weight.device)
+    return found
 
 
 def by_unit(work: Sequence[Work]) -> list[tuple[Unit, list[Work]]]:
