@@ -1,10 +1,10 @@
 """Layouts of this planner against other methods at equal bytes, measured on records that no method saw.
 
-    python benchmarks/planning.py --model nano --calibration SET --eval SET --out DIR [--mlps 6]
+    python benchmarks/planning.py --model nano --calibration SET --eval SET --compare SET --out DIR [--mlps 6]
 
-The size is that of "the first k MLPs in NVFP4, the rest in FP8"; no method may exceed it. Scored on half of the set,
-chosen on a quarter, compared on the last quarter, record by record. ``--out`` keeps every probe, so an interrupted
-run continues.
+The size is that of "the first k MLPs in NVFP4, the rest in FP8"; no method may exceed it. Units are scored on half of
+``--eval`` and layouts chosen on a quarter; all are compared on ``--compare``, record by record, whose records nothing
+else has seen (without it on the last quarter). ``--out`` keeps every probe, so an interrupted run continues.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from clefquant.sensitivity.measure import Measurer
 from clefquant.sensitivity.parts import split_evaluation
 from clefquant.sensitivity.plan import Constraints
 from clefquant.sensitivity.select import select
+from clefquant.sensitivity.shards import check_disjoint
 from clefquant.sensitivity.store import ProbeStore
 from clefquant.sensitivity.sweep import STORE_FILE, sweep
 from clefquant.sensitivity.table import Entry, SensitivityTable
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--model", default="nano")
     parser.add_argument("--calibration", type=Path, required=True)
     parser.add_argument("--eval", type=Path, required=True)
+    parser.add_argument("--compare", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--mlps", type=int, default=6)
     parser.add_argument("--candidates", type=int, default=12)
@@ -58,10 +60,18 @@ def main() -> None:
 
     release = open_release(options.model)
     code = release_code(release.path)
-    calibration = [record.encoded for record in open_set(options.calibration, release.path, code)]
-    parts = split_evaluation(list(open_set(options.eval, release.path, code)))
-    amax = {name: found.amax for name, found in collect_statistics(release, calibration).items()}
+    calibration, evaluation = (list(open_set(path, release.path, code)) for path in (options.calibration, options.eval))
+    check_disjoint(calibration, evaluation)
+    parts = split_evaluation(evaluation)
+    if options.compare:
+        parts = parts._replace(held_out=list(open_set(options.compare, release.path, code)))
+        check_disjoint([*calibration, *evaluation], parts.held_out)
+    amax = {
+        name: found.amax
+        for name, found in collect_statistics(release, [record.encoded for record in calibration]).items()
+    }
     loaded = load_release(release)
+    options.out.mkdir(parents=True, exist_ok=True)
     table = sweep(loaded, amax, parts.sweep, ["fp8", "nvfp4", "mxfp4"], options.out)
 
     estimate = fisher_table(loaded, amax, parts.sweep, table.formats)

@@ -126,6 +126,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=6, help="probes timed as full evaluations")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")) / "sweep.json")
     options = parser.parse_args()
+    os.environ.setdefault("LLM_COMPRESSOR_LOG_DISABLED", "true")
     for library in ("llmcompressor", "compressed_tensors"):
         logger.disable(library)  # they write a line per unit
 
