@@ -10,6 +10,10 @@ from clef_vllm.requests import Prepared
 if TYPE_CHECKING:
     import torch
 
+# Token counts that CUDA graphs are captured for. Every step here is a prefill; vLLM's own list is made for decoding
+# (dozens of sizes up to 512), so records above 512 tokens would run without graphs. A step is padded to the next size.
+GRAPH_TOKENS = [64, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048]
+
 
 class EngineError(RuntimeError):
     """The engine returned no usable result for a request that was well formed."""

@@ -44,14 +44,18 @@ class Attention(nn.Module):
         keys_values = F.linear(memory, w_kv, b_kv)
         out = torch.empty_like(query)
         for to, source in pairs:
-            q = self._heads(query[to.places])
-            k, v = (self._heads(half) for half in keys_values[source.places].chunk(2, dim=-1))
+            q = self._heads(_rectangle(query, to))
+            k, v = (self._heads(half) for half in _rectangle(keys_values, source).chunk(2, dim=-1))
             mask = None
             if not source.even:
                 columns = torch.arange(source.places.shape[1], device=q.device)
                 mask = (columns < source.lengths[:, None])[:, None, None, :].expand(-1, -1, q.shape[2], -1)
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-            out[to.packed] = mixed.transpose(1, 2).reshape(-1, queries.shape[1])[to.slots]
+            rows = mixed.transpose(1, 2).reshape(-1, queries.shape[1])
+            if to.whole:
+                out = rows
+            else:
+                out[to.packed] = rows[to.slots]
         projected: Tensor = self.out_proj(out)
         return projected
 
@@ -161,6 +165,11 @@ class JointHead(nn.Module):
                   (self.prior_logit_scale, self.joint_logit_scale))  # fmt: skip
         prior_scale, joint_scale = scales
         return prior_scale * prior + self.residual_gate.float().sigmoid() * (joint_scale * cosine + residual)
+
+
+def _rectangle(rows: Tensor, rect: Rect) -> Tensor:
+    """Packed rows [*, W] as the places [B, n, W] of a bucket."""
+    return rows.unflatten(0, rect.places.shape) if rect.whole else rows[rect.places]
 
 
 def _mean(rows: Tensor, bag: Bag) -> Tensor:

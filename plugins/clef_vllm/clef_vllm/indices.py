@@ -33,6 +33,7 @@ class Rect(NamedTuple):
     places: Tensor  # [B, padded] int64: packed row of every place
     lengths: Tensor  # [B] int64: places that are not padding
     even: bool  # all rows full: no mask needed
+    whole: bool  # even, and the only bucket: the packed rows in their order, so nothing needs gathering
     slots: Tensor  # [places] int64: places of the flattened rectangle that are not padding, in packed order
     packed: Tensor  # [places] int64: the packed row of each of them
 
@@ -67,11 +68,11 @@ def _ranges(spans: IntArray) -> tuple[IntArray, IntArray]:
 
 def _rect(starts: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray, bool, IntArray, IntArray]:
     widest = int(lengths.max())
-    padded = widest if len(lengths) == 1 else -(-widest // ALIGN) * ALIGN
-    places = np.arange(padded)
+    even = bool((lengths == widest).all())
+    places = np.arange(widest if even else -(-widest // ALIGN) * ALIGN)
     index = starts[:, None] + np.minimum(places, lengths[:, None] - 1)
     real = places < lengths[:, None]
-    return index, lengths, bool(real.all()), np.flatnonzero(real), index[real]
+    return index, lengths, even, np.flatnonzero(real), index[real]
 
 
 def _bucket_members(tokens: IntArray, options: IntArray) -> list[IntArray]:
@@ -117,8 +118,11 @@ def build_batch(schemas: list[Schema], prompts: list[IntArray], device: torch.de
     ]  # fmt: skip
     parts = iter(_to_device(flat, device))
     q_rows, q_off, o_rows, o_off, l_rows, l_ids, types, last, owner, starts = (next(parts) for _ in range(10))
+    only = len(members) == 1
     buckets = [
-        Bucket(*(Rect(next(parts), next(parts), even, next(parts), next(parts)) for _, _, even, _, _ in rect))
+        Bucket(
+            *(Rect(next(parts), next(parts), even, even and only, next(parts), next(parts)) for _, _, even, *_ in rect)
+        )
         for rect in rects
     ]
     return HeadBatch(

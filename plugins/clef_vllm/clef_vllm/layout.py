@@ -65,3 +65,15 @@ def parse_layout(layout: Any, prompt_len: int) -> Schema | None:
         if (spans[:, 0] < 0).any() or (spans[:, 0] >= spans[:, 1]).any() or (spans[:, 1] > prompt_len).any():
             return None
     return Schema(types, questions, options, counts)
+
+
+# An encoded option carries JSON around its text; none of a real vocabulary is shorter than this.
+SHORTEST_OPTION = 4
+
+
+def widest_schema(tokens: int) -> Schema:
+    """One question with as many options as fit into a prompt of `tokens` tokens: the most memory a head can need."""
+    count = max(1, tokens // SHORTEST_OPTION)
+    starts = np.arange(count) * min(SHORTEST_OPTION, tokens)
+    options = np.stack([starts, starts + min(SHORTEST_OPTION, tokens)], axis=1)
+    return Schema(np.ones(1, dtype=np.int64), np.array([[0, 1]]), options, np.array([count]))

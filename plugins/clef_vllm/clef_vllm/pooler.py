@@ -6,8 +6,9 @@ an error for that request alone.
 """
 
 from collections.abc import Callable, Set
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from vllm.model_executor.layers.pooler import Pooler, PoolingParamsUpdate
@@ -15,7 +16,17 @@ from vllm.model_executor.layers.pooler import Pooler, PoolingParamsUpdate
 from clef_vllm import compat
 from clef_vllm.head import JointHead
 from clef_vllm.indices import build_batch
-from clef_vllm.layout import EXTRA_KEY, TASK, IntArray, Schema, parse_layout
+from clef_vllm.layout import EXTRA_KEY, TASK, IntArray, Schema, parse_layout, widest_schema
+
+
+class Ready(NamedTuple):
+    """A finished request: `parts` are its hidden states [tokens, H], chunk by chunk, `prompt` its token ids."""
+
+    number: int
+    schema: Schema
+    prompt: IntArray
+    parts: list[Tensor]
+    asked: bool  # False: computed for its memory only, the result is dropped
 
 
 class ClefPooler(Pooler):
@@ -37,32 +48,41 @@ class ClefPooler(Pooler):
         chunks = torch.split(hidden_states, cursor.num_scheduled_tokens_cpu.tolist())
         done = compat.finished(cursor)
         outputs: list[Tensor | None] = [None] * len(chunks)
-        ready: list[tuple[int, Schema, IntArray, list[Tensor]]] = []
+        ready: list[Ready] = []
         prompts = pooling_metadata.get_prompt_token_ids_cpu()
         for number, (chunk, state) in enumerate(zip(chunks, pooling_metadata.pooling_states, strict=True)):
             if not done[number]:
                 # A copy: the engine reuses the buffer of this step's hidden states.
                 state.hidden_states_cache.append(chunk.clone())
                 continue
+            outputs[number] = hidden_states.new_empty(0, dtype=torch.float32)
             parts = [*state.hidden_states_cache, chunk]
             state.clean()
-            layout = (pooling_metadata.pooling_params[number].extra_kwargs or {}).get(EXTRA_KEY)
-            prompt = prompts[number].numpy()
-            schema = parse_layout(layout, len(prompt))
-            # Fewer rows than prompt tokens: a prefix was read from the cache and its hidden states are unknown.
-            if schema is None or sum(len(part) for part in parts) != len(prompt):
-                outputs[number] = hidden_states.new_empty(0, dtype=torch.float32)
-                continue
-            ready.append((number, schema, prompt, parts))
+            extra = pooling_metadata.pooling_params[number].extra_kwargs
+            ready += _ready(number, parts, prompts[number].numpy(), extra)
         if ready:
-            whole = len(ready) == len(chunks) and all(len(parts) == 1 for *_, parts in ready)
-            packed = hidden_states if whole else torch.cat([part for *_, parts in ready for part in parts])
-            for (number, *_), logits in zip(ready, self._logits(packed, ready), strict=True):
-                outputs[number] = logits
+            whole = len(ready) == len(chunks) and all(len(one.parts) == 1 for one in ready)
+            packed = hidden_states if whole else torch.cat([part for one in ready for part in one.parts])
+            for one, logits in zip(ready, self._logits(packed, ready), strict=True):
+                if one.asked:
+                    outputs[one.number] = logits
         return outputs
 
-    def _logits(self, packed: Tensor, ready: list[tuple[int, Schema, IntArray, list[Tensor]]]) -> tuple[Tensor, ...]:
-        batch = build_batch([schema for _, schema, *_ in ready], [prompt for _, _, prompt, _ in ready], packed.device)
+    def _logits(self, packed: Tensor, ready: list[Ready]) -> tuple[Tensor, ...]:
+        batch = build_batch([one.schema for one in ready], [one.prompt for one in ready], packed.device)
         packed = packed.to(self.head.memory_projection.weight.dtype)
         logits = self.head(packed, self.lexical_rows(batch.lexical_ids).to(packed.dtype), batch)
         return torch.split(logits, batch.options_per_request)
+
+
+def _ready(number: int, parts: list[Tensor], prompt: IntArray, extra: dict[str, Any] | None) -> list[Ready]:
+    """The finished request `number` as the head takes it; nothing if its layout or its rows do not fit."""
+    rows = sum(len(part) for part in parts)
+    if extra is None:
+        # vLLM measures its peak memory with requests that ask nothing; the head's share must be part of it.
+        return [Ready(number, widest_schema(rows), np.zeros(rows, dtype=np.int64), parts, asked=False)]
+    schema = parse_layout(extra.get(EXTRA_KEY), len(prompt))
+    # Fewer rows than prompt tokens: a prefix was read from the cache and its hidden states are unknown.
+    if schema is None or rows != len(prompt):
+        return []
+    return [Ready(number, schema, prompt, parts, asked=True)]
