@@ -59,6 +59,7 @@ def write_folder(folder: Path, shape: str, scheme: str, code: Path) -> Path:
     sections = [11, 11, 10] if text["head_dim"] == 256 else [3, 3, 2]
     text["rope_parameters"] = text["rope_parameters"] | {"mrope_section": sections}
     config["vision_config"]["out_hidden_size"] = text["hidden_size"]
+    config["vision_config"].pop("rope_parameters", None)  # transformers before 5.17 do not know its type
     config["architectures"] = ["ClefForDecision"]
     if scheme != "bf16":
         config["quantization_config"] = quantization(scheme, layers)
