@@ -1,4 +1,4 @@
-"""Prompt pieces tokenized once: the release tokenizes a schema line by line, and schemas repeat from request to request.
+"""Prompt pieces tokenized once: the release tokenizes a schema line by line, and schemas repeat between requests.
 
 A tokenizer that remembers pieces gives the same tokens as one that does not, for any encoder that tokenizes pieces one
 by one. Least recently used pieces go first; the bound is in characters, because a piece may be a whole state.
