@@ -52,8 +52,9 @@ def main() -> None:
     amax = {name: found.amax for name, found in collect_statistics(release, calibration).items()}
     loaded, formats = load_release(release), options.formats.split(",")
     encoded = [record.encoded for record in records]
-    list(option_logits(loaded, encoded[:4]))  # first calls import, allocate and compile
-    quantize_from_disk(release, release.units[0], formats[0], amax)
+    for name in formats:  # first calls import, allocate and compile
+        with simulated(loaded, quantize_from_disk(release, release.units[0], name, amax)):
+            list(option_logits(loaded, encoded[:4]))
 
     batch_tokens = BATCH_TOKENS[loaded.device.type]  # the same for both
     pairs = [(unit, name) for unit in release.units for name in formats]

@@ -16,7 +16,7 @@ from clefquant.release.load import grouped
 DEFAULT_SHARD_TOKENS = 65_536
 _FEWEST_REGROUPED = 8
 #: Tokens of a padded batch: on a CPU padding costs more than larger batches gain, a GPU wants them large.
-BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}
+BATCH_TOKENS = {"cpu": 1024, "cuda": 16_384}
 
 
 @dataclass(frozen=True)
