@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from clefquant.cli.console import Output
+from clefquant.errors import InputError
 
 
 def shrink_tables(
@@ -27,6 +28,8 @@ def shrink_tables(
     from clefquant.export.tables import shrink_tables as run
 
     output: Output = context.obj
+    if restore and evaluation is not None:
+        raise InputError("--eval measures what int8 tables change; leave it out with --restore.")
     if restore:
         folder = restore_tables(directory, out, progress=output)
         output.done(

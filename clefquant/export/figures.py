@@ -1,15 +1,12 @@
 """The figures of a verify report that a card may state: only what was measured, with where it was measured."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from clefquant.errors import InputError
-from clefquant.release.artefact import read_json
 
 #: The key under which a report names the release it measured: sha256 of that release's ``SHA256SUMS``.
 RELEASE_KEY = "release_sha256sums"
-_KIND, _SCHEMA = "verify report", 1
 _COLUMNS = (
     ("agreement", "Same top option", "{:.1%}"),
     ("kl", "Mean KL", "{:.4f}"),
@@ -35,11 +32,6 @@ class Figures:
     rows: list[Row]
     notes: list[str]
     speed: str | None
-
-
-def read_report(path: Path) -> dict[str, Any]:
-    """A verify report, from its file or its folder. InputError when it is none."""
-    return read_json(path / "report.json" if path.is_dir() else path, _KIND, _SCHEMA)
 
 
 def gate_passed(report: dict[str, Any]) -> bool | None:

@@ -12,13 +12,14 @@ from clefquant.errors import CheckFailed, InputError
 from clefquant.export.audit import audit
 from clefquant.export.card import CARD_FILE, FACTS_FILE, HUB_ID
 from clefquant.export.changes import changes_section
-from clefquant.export.figures import failed_limits, gate_passed, read_report
+from clefquant.export.figures import failed_limits, gate_passed
 from clefquant.export.hub import Hub, Remote, same
 from clefquant.export.lint import lint_card
 from clefquant.export.plugin import PLUGIN_FOLDER
 from clefquant.export.sums import SUMS_FILE, release_files
 from clefquant.export.verified import REPORT_FILE, check_report, complete_card, read_sums
 from clefquant.progress import SILENT, Progress
+from clefquant.verify.stored_report import read_report
 
 #: Files of the Hub itself, which a release does not have and publishing does not remove.
 _HUBS_OWN = (".gitattributes",)

@@ -1,6 +1,5 @@
 """A repaired copy of a checkpoint: what can be mended from the files alone, never in place."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,18 +7,16 @@ from typing import Any, NamedTuple
 from clefquant.errors import CheckFailed, InputError
 from clefquant.export.audit import audit
 from clefquant.export.audit.files import check_sums
-from clefquant.export.audit.folder import HEAD_FOLDER, MARKER, TABLES_FILE, AuditFolder, read_folder
-from clefquant.export.audit.schemes import COMPRESSED, QUARK, inferred_format
+from clefquant.export.audit.folder import TABLES_FILE, AuditFolder, read_folder
+from clefquant.export.audit.index import SINGLE_FILE
 from clefquant.export.card import CARD_FILE, FACTS_FILE, render_card
-from clefquant.export.marker import add_marker
+from clefquant.export.repair_files import new_sums, side_files, written_out
 from clefquant.export.repair_scales import repair_scales
-from clefquant.export.sums import SUMS_FILE, release_files, write_sums
-from clefquant.export.verified import REPORT_FILE, VERIFIED_FILE
+from clefquant.export.sums import SUMS_FILE
 from clefquant.progress import SILENT, Progress
-from clefquant.release.artefact import check_new_folder, new_folder, sha256_file, write_json, write_text
+from clefquant.release.artefact import check_new_folder, new_folder, sha256_file, write_text
 from clefquant.release.headers import TensorInfo, read_backbone
-from clefquant.release.release import HEAD_CONFIG_FILE, INDEX_FILE
-from clefquant.release.shards import check_space, write_index
+from clefquant.release.shards import check_space, shard_names, write_index
 
 
 class Repaired(NamedTuple):
@@ -51,25 +48,28 @@ def repair(path: Path, out: Path, *, progress: Progress = SILENT) -> Repaired:
     scales = repair_scales(tensors)
     actions = list(scales.actions)
     check_space(out, sum(info.bytes for info in tensors.values()))
-    shards = {info.file for info in tensors.values()}
+    shards = sorted({info.file for info in tensors.values()})
+    names = _names(shards, actions)
     with new_folder(out) as work:
         with progress.task("writing shards", len(shards), "files") as task:
-            for file in sorted(shards):
+            for file in shards:
                 task.note(file.name)
-                shutil.copyfile(file, work / file.name)
-                _patch(work / file.name, {n: i for n, i in tensors.items() if i.file == file}, scales.replaced)
+                shutil.copyfile(file, work / names[file.name])
+                _patch(work / names[file.name], {n: i for n, i in tensors.items() if i.file == file}, scales.replaced)
                 task.advance()
-        write_index(work, {n: i.file.name for n, i in tensors.items()}, sum(i.bytes for i in tensors.values()))
-        if folder.index != {name: info.file.name for name, info in tensors.items()}:
+        weight_map = {name: names[info.file.name] for name, info in tensors.items()}
+        write_index(work, weight_map, sum(info.bytes for info in tensors.values()))
+        if folder.index != weight_map:
             actions.append("the index was written anew" if folder.index is not None else "an index was written")
-        dropped = {file.name for file in path.glob("*.safetensors")} - {file.name for file in shards}
+        dropped = {file.name for file in path.glob("*.safetensors")} - set(names)
         dropped -= {folder.head_file} if folder.head_file else set()
-        _side_files(folder, work, dropped, actions)
-        _config(folder, work, actions)
+        side_files(folder, work, set(names), dropped, actions)
+        written_out(folder, work, actions)
         if (work / FACTS_FILE).is_file():
             write_text(work / CARD_FILE, render_card(work, read_backbone(work), None, None))
         untouched = {name: digest for name, digest in known.items() if not _changed(name, tensors, scales.replaced)}
-        write_sums(work, {name: digest for name, digest in untouched.items() if (work / name).is_file()})
+        untouched = {names.get(name, name): digest for name, digest in untouched.items()}
+        new_sums(folder, work, {n: digest for n, digest in untouched.items() if (work / n).is_file()}, actions)
         left = [f"{found.check}: {found.message}" for found in audit(work) if found.severity == "error"]
     return Repaired(out, actions, left, scales.added_error)
 
@@ -106,6 +106,15 @@ def _backbone(folder: AuditFolder) -> dict[str, TensorInfo]:
     return tensors
 
 
+def _names(shards: list[Path], actions: list[str]) -> dict[str, str]:
+    """What each shard is called in the copy."""
+    names = [file.name for file in shards]
+    if SINGLE_FILE not in names or len(names) == 1:
+        return dict(zip(names, names, strict=True))
+    actions.append(f"the shards are numbered: transformers would have read {SINGLE_FILE} alone")
+    return dict(zip(names, shard_names(len(names)), strict=True))
+
+
 def _patch(file: Path, tensors: dict[str, TensorInfo], replaced: dict[str, bytes]) -> None:
     with file.open("r+b") as handle:
         for name, info in tensors.items():
@@ -117,46 +126,3 @@ def _patch(file: Path, tensors: dict[str, TensorInfo], replaced: dict[str, bytes
 
 def _changed(name: str, tensors: dict[str, TensorInfo], replaced: dict[str, bytes]) -> bool:
     return any(tensors[tensor].file.name == name for tensor in replaced)
-
-
-def _side_files(folder: AuditFolder, work: Path, dropped: set[str], actions: list[str]) -> None:
-    stale = dropped | {
-        file.name
-        for pattern in ("*.partial", ".*.partial", "*.incomplete", "pytorch_model*", "consolidated*")
-        for file in folder.path.glob(pattern)
-    }
-    actions += [f"{name} of another save was left out" for name in sorted(stale)]
-    outdated = {INDEX_FILE, VERIFIED_FILE, REPORT_FILE}
-    for name in release_files(folder.path):
-        if name not in stale | outdated and not (work / name).exists():
-            (work / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder.path / name, work / name)
-    if folder.tables is not None and folder.head_config is not None and MARKER not in folder.head_config:
-        name = HEAD_CONFIG_FILE if (work / HEAD_CONFIG_FILE).is_file() else f"{HEAD_FOLDER}/{HEAD_CONFIG_FILE}"
-        write_text(work / name, add_marker((work / name).read_text(encoding="utf-8")))
-        actions.append(f"{name} got the marker {MARKER}")
-
-
-def _config(folder: AuditFolder, work: Path, actions: list[str]) -> None:
-    """Write formats out and drop what vLLM cannot parse; the file keeps its bytes when there is nothing to change."""
-    config: dict[str, Any] = json.loads(json.dumps(folder.config))
-    quantization = config.get("quantization_config")
-    if not isinstance(quantization, dict):
-        return
-    if quantization.get("quant_method") == QUARK and quantization.get("algo_config") is not None:
-        quantization["algo_config"] = None
-        actions.append("config.json: algo_config set to null")
-    groups = quantization.get("config_groups")
-    if quantization.get("quant_method") == COMPRESSED and isinstance(groups, dict):
-        top = quantization.get("format")
-        for name, group in groups.items():
-            if isinstance(group, dict) and not isinstance(group.get("format"), str) and group.get("weights"):
-                group["format"] = top if top not in (None, "mixed-precision") else inferred_format(group["weights"])
-                actions.append(f"config.json: {name} got the format {group['format']}")
-        formats = {group.get("format") for group in groups.values() if isinstance(group, dict)}
-        wanted = formats.pop() if len(formats) == 1 else "mixed-precision"
-        if top != wanted and (top is None or len(groups) > 1 or top == "mixed-precision"):
-            quantization["format"] = wanted
-            actions.append(f"config.json: format is now {wanted}")
-    if config != folder.config:
-        write_json(work / "config.json", config)

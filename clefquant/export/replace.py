@@ -18,9 +18,9 @@ class Change(NamedTuple):
     work: Path
     linked: bool
 
-    def keep(self, name: str) -> None:
+    def keep(self, name: str, new_name: str | None = None) -> None:
         """Take one file (a relative path) over unchanged: as a link when the original goes away, else as a copy."""
-        target = self.work / name
+        target = self.work / (new_name or name)
         target.parent.mkdir(parents=True, exist_ok=True)
         if self.linked and not (self.source / name).is_symlink():
             os.link(self.source / name, target)

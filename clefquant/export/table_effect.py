@@ -29,7 +29,10 @@ class TableEffect(NamedTuple):
 
 
 def table_effect(folder: Path, evaluation: Path, *, progress: Progress = SILENT) -> TableEffect:
-    """Answer the set twice with the model in ``folder``, everything but the tables unchanged."""
+    """Answer the set twice with the model in ``folder``, everything but the tables unchanged.
+
+    Questions with a single option are left out. InputError when no other is there.
+    """
     release = open_release(folder)
     keywords: dict[str, Any] = {}
     if release.quantization is not None:
@@ -39,8 +42,8 @@ def table_effect(folder: Path, evaluation: Path, *, progress: Progress = SILENT)
         keywords = {"quantization_config": CompressedTensorsConfig(run_compressed=False), "dtype": torch.bfloat16}
     loaded = load_release(release, **keywords)
     encoded = [record.encoded for record in open_set(evaluation, release.path, loaded.code)]
-    if not encoded:
-        raise InputError(f"{evaluation} holds no records.")
+    if not any(len(question.option_ids) > 1 for record in encoded for question in record.questions):
+        raise InputError(f"{evaluation} holds no question with two or more options; give a set that has some.")
     with progress.task("answering", 2 * len(encoded), "records") as task:
         before = {}
         for index, questions in option_logits(loaded, encoded):
@@ -50,6 +53,8 @@ def table_effect(folder: Path, evaluation: Path, *, progress: Progress = SILENT)
         with int8_tables(loaded):
             for index, questions in option_logits(loaded, encoded):
                 for p, logits in zip(before[index], questions, strict=True):
+                    if len(p) < 2:  # one option alone always agrees
+                        continue
                     q = logits.double().log_softmax(-1)
                     kl.append(float((p.exp() * (p - q)).sum()))
                     same.append(bool(p.argmax() == q.argmax()))

@@ -22,10 +22,9 @@ from clefquant.progress import SILENT, Progress, Task
 from clefquant.release.artefact import write_json, write_text
 from clefquant.release.headers import TensorInfo, read_header
 from clefquant.release.release import HEAD_CONFIG_FILE, INDEX_FILE, Release, open_release
-from clefquant.release.shards import check_space, copy_shard, write_index
+from clefquant.release.shards import check_space, copy_shard, shard_names, write_index
 
 TABLES = {"embed_tokens": EMBEDDING, "lm_head": LM_HEAD}
-_RESTORED_SHARD = "model-tables.safetensors"
 
 
 class Shrunk(NamedTuple):
@@ -60,13 +59,18 @@ def shrink_tables(folder: Path, out: Path | None = None, *, progress: Progress =
     with changed_copy(release.path, out) as change, progress.task("tables", total + rewritten, "bytes") as task:
         (change.work / HEAD_FOLDER).mkdir()
         reports = write_int8(change.work / TABLES_FILE, sources, folder, task)
-        _complete(release, change, kept, {}, "int8", task)
+        names = {file.name: file.name for file in release.shards}
+        _complete(release, change, kept, {}, names, "int8", task)
         saved = total - (change.work / TABLES_FILE).stat().st_size
     return Shrunk(out or folder, saved, reports)
 
 
 def restore_tables(folder: Path, out: Path | None = None, *, progress: Progress = SILENT) -> Path:
-    """Undo :func:`shrink_tables`: BF16 tables of the int8 values (the rounding stays), marker removed."""
+    """Undo :func:`shrink_tables`: BF16 tables of the int8 values (the rounding stays), marker removed.
+
+    The tables become the last shard and all shards are numbered anew: a file called ``model.safetensors`` would be
+    the only one that transformers reads.
+    """
     release = open_release(folder)
     _check_place(release, out)
     if not (folder / TABLES_FILE).is_file():
@@ -78,8 +82,10 @@ def restore_tables(folder: Path, out: Path | None = None, *, progress: Progress 
     total = sum(rows.bytes for rows, _ in tables.values())
     check_space(out or folder, 2 * total + (release.backbone_bytes if out else 0))
     with changed_copy(release.path, out) as change, progress.task("tables", total, "bytes") as task:
-        write_bf16(change.work / _RESTORED_SHARD, tables, task)
-        _complete(release, change, release.tensors, read_header(change.work / _RESTORED_SHARD), "bf16", task)
+        *numbered, last = shard_names(len(release.shards) + 1)
+        names = {file.name: name for file, name in zip(release.shards, numbered, strict=True)}
+        write_bf16(change.work / last, tables, task)
+        _complete(release, change, release.tensors, read_header(change.work / last), names, "bf16", task)
     return out or folder
 
 
@@ -100,20 +106,24 @@ def _complete(
     change: Change,
     kept: Mapping[str, TensorInfo],
     extra: Mapping[str, TensorInfo],
+    names: Mapping[str, str],
     tables: str,
     task: Task,
 ) -> None:
-    """Backbone, index, configurations and everything else of the copy. ``extra``: tensors of shards already written."""
+    """Backbone, index, configurations and everything else of the copy. ``extra``: tensors of shards already written;
+    ``names``: of the other shards, to what they are called in the copy."""
     changed = {info.file for name, info in release.tensors.items() if name not in kept}
     digests = {}
     for file in release.shards:
         tensors = {name: info for name, info in kept.items() if info.file == file}
         if file not in changed:
-            change.keep(file.name)
+            change.keep(file.name, names[file.name])
         elif tensors:
-            digests[file.name] = copy_shard(change.work / file.name, tensors, task)
+            digests[names[file.name]] = copy_shard(change.work / names[file.name], tensors, task)
     backbone = {**kept, **extra}
-    write_index(change.work, {n: i.file.name for n, i in backbone.items()}, sum(i.bytes for i in backbone.values()))
+    weight_map = {name: names[info.file.name] for name, info in kept.items()}
+    weight_map |= {name: info.file.name for name, info in extra.items()}
+    write_index(change.work, weight_map, sum(info.bytes for info in backbone.values()))
     config = json.loads((release.path / "config.json").read_text(encoding="utf-8"))
     if isinstance(config.get("clefquant"), dict):
         config["clefquant"]["tables"] = tables

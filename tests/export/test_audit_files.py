@@ -93,6 +93,20 @@ def test_index_and_shards_disagree(edit):
     assert {f.tensor for f in found["index"]} == {name}
 
 
+def test_a_file_that_transformers_would_read_alone(edit):
+    first = shard(edit.folder)
+    first.rename(edit.folder / "model.safetensors")
+    edit.json(
+        INDEX_FILE,
+        lambda index: index.update(
+            weight_map={n: f if f != first.name else "model.safetensors" for n, f in index["weight_map"].items()}
+        ),
+    )
+    found = errors(edit.folder)
+    assert set(found) == {"single-file"}
+    assert found["single-file"][0].file == "model.safetensors"
+
+
 def test_a_shard_that_is_missing(edit):
     shard(edit.folder).unlink()
     edit.sums()

@@ -144,6 +144,29 @@ def test_a_missing_index_is_written(edit, tmp_path):
     assert set(json.loads((done.path / INDEX_FILE).read_text())["weight_map"]) == set(edit.index)
 
 
+def test_shards_that_transformers_would_pass_over_are_numbered(edit, tmp_path):
+    first = next(edit.folder.glob("model-*.safetensors"))
+    first.rename(edit.folder / "model.safetensors")
+    edit.reindex()
+    before = read_backbone(edit.folder)
+    done = repair(edit.folder, tmp_path / "out")
+    assert done.left == []
+    assert any("numbered" in text for text in done.actions)
+    assert not (done.path / "model.safetensors").exists()
+    after = read_backbone(done.path)
+    assert {name: info.read() for name, info in after.items()} == {name: info.read() for name, info in before.items()}
+
+
+def test_files_whose_checksum_was_renewed_are_named(copy, tmp_path):
+    (copy / "chat_template.jinja").write_text("edited by hand")
+    done = repair(copy, tmp_path / "out")
+    told = [text for text in done.actions if text.startswith("chat_template.jinja: the bytes are not those")]
+    assert len(told) == 1
+    assert not any("tokenizer.json" in text for text in done.actions)
+    (copy / SUMS_FILE).unlink()
+    assert f"{SUMS_FILE} was written" in repair(copy, tmp_path / "second").actions
+
+
 def test_published_shapes_are_repaired_into_themselves(published, tmp_path):
     done = repair(published, tmp_path / "out")
     assert done.left == []

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from clefquant.errors import InputError
 from clefquant.export import tables as module
@@ -21,6 +21,7 @@ from clefquant.release.code import release_code
 from clefquant.release.headers import read_backbone
 from clefquant.release.load import load_release
 from clefquant.release.release import open_release
+from clefquant.release.shards import write_index
 
 TABLES_FILE = "clef_head/tables_int8.safetensors"
 EMBEDDING = "model.language_model.embed_tokens.weight"
@@ -103,6 +104,28 @@ def test_the_release_loader_stops_at_the_marker_and_accepts_what_was_restored(mi
     read = (held["lm_head.weight"].float() * held["lm_head.scale"][:, None]).bfloat16()
     tensors = read_backbone(restored)
     assert tensors["lm_head.weight"].read() == read.view(torch.uint8).numpy().tobytes()
+    assert not has_errors(audit(restored))
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_restored_tables_are_loaded_whatever_the_shards_were_called(tiny, tmp_path, shards):
+    """transformers reads ``model.safetensors`` alone when there is one, and makes up what it does not hold."""
+    folder = shutil.copytree(tiny.path, tmp_path / "source")
+    if shards == 2:
+        held = load_file(folder / "model.safetensors")
+        names = sorted(held)
+        (folder / "model.safetensors").unlink()
+        weight_map = {}
+        for number, part in enumerate((names[::2], names[1::2])):
+            file = f"model-{number + 1:05d}-of-00002.safetensors"
+            save_file({name: held[name] for name in part}, folder / file, metadata={"format": "pt"})
+            weight_map |= dict.fromkeys(part, file)
+        write_index(folder, weight_map, sum(tensor.nbytes for tensor in held.values()))
+    restored = restore_tables(shrink_tables(folder, tmp_path / "int8").path, tmp_path / "bf16")
+    loaded, written = load_release(open_release(restored)), read_backbone(restored)
+    for name in (EMBEDDING, "lm_head.weight"):
+        read = loaded.module(name.removesuffix(".weight")).weight.detach().bfloat16()
+        assert read.view(torch.uint8).numpy().tobytes() == written[name].read()
     assert not has_errors(audit(restored))
 
 

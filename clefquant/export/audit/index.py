@@ -9,6 +9,8 @@ from clefquant.export.audit.folder import AuditFolder
 from clefquant.release.release import INDEX_FILE
 
 _REPAIR = "clefquant audit --repair --out DIR writes a new index"
+#: transformers reads this file, when it is there, instead of the index and the files the index names.
+SINGLE_FILE = "model.safetensors"
 _NUMBERED = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
 _ITEM_BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
@@ -35,6 +37,9 @@ def check_index(folder: AuditFolder) -> Iterator[Finding]:
             yield error(
                 "missing-file", f"the index names {name}, which is not there", "download the release again", name
             )
+    if SINGLE_FILE in folder.shards and set(folder.index.values()) - {SINGLE_FILE}:
+        message = f"{SINGLE_FILE} lies beside other shards: transformers reads it alone and makes the rest up"
+        yield error("single-file", message, f"{_REPAIR} and other names", SINGLE_FILE)
     yield from _disagreements(folder)
     for name in folder.shards:
         if name not in folder.index.values():
@@ -99,7 +104,7 @@ def _stray(folder: AuditFolder, name: str) -> Finding:
     assert folder.index is not None
     numbered = _NUMBERED.fullmatch(name)
     remedy = "remove it, or clefquant audit --repair --out DIR"
-    if numbered or name == "model.safetensors":
+    if numbered or name == SINGLE_FILE:
         held = [tensor for tensor in folder.shards[name] if tensor in folder.index]
         what = (
             f"it holds {len(held)} tensors that the index takes from elsewhere"
