@@ -182,6 +182,7 @@ def main() -> None:
     parser.add_argument("--start-limit", type=float, default=300.0, help="seconds for a wave to start")
     parser.add_argument("--measure-limit", type=float, default=120.0, help="seconds to measure one engine")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `timeout` leaves no engine behind
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         install_plugin(work / "site")

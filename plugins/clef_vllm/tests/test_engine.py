@@ -173,9 +173,8 @@ def shape(value: Any) -> Any:
 
 
 def test_images(nano: Path, engine: Any, record_property: Any) -> None:
-    asked = [
-        {**record, "images": [make_image(n, 64 + 32 * n, 96)] * (1 + n % 2)} for n, record in enumerate(records()[:3])
-    ]
+    # Large images beside a short prompt: with random weights little of an image reaches an answer.
+    asked = [{**records()[0], "images": [make_image(n, 256 - 64 * n, 256)] * (1 + n % 2)} for n in range(3)]
     expected = reference(nano, asked=asked)
     clef = engine(nano, images=4)
     found = clef.probabilities(asked)
