@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from clefquant.verify.segments import FloatArray as Floats
+from clefquant.verify.segments import IntArray as Integers
+from clefquant.verify.segments import Segments
+
 SCORE_TYPE = 2
 
 
@@ -40,24 +41,22 @@ class Mean(NamedTuple):
 
 def question_metrics(reference: Floats, changed: Floats, sizes: Integers, types: Integers) -> QuestionMetrics:
     """Metrics of questions whose flat logits [N] follow one another; ``sizes``, ``types``: options and type of each."""
-    counts, starts = sizes, np.cumsum(sizes) - sizes
-    log_p, log_q = _log_softmax(reference, starts, counts), _log_softmax(changed, starts, counts)
+    at = Segments.of_sizes(sizes)
+    log_p, log_q = at.log_softmax(reference), at.log_softmax(changed)
     p, q = np.exp(log_p), np.exp(log_q)
-    levels = np.arange(len(p)) - np.repeat(starts, counts)
     # KL of nearly equal distributions rounds to a little below zero
-    kl = np.maximum(np.add.reduceat(p * (log_p - log_q), starts), 0.0)
-    tv = 0.5 * np.add.reduceat(np.abs(p - q), starts)
-    top_p, top_q = _first_top(reference, starts, counts), _first_top(changed, starts, counts)
+    kl = np.maximum(at.sum(p * (log_p - log_q)), 0.0)
+    tv = 0.5 * at.sum(np.abs(p - q))
+    top_p, top_q = _first_top(reference, at), _first_top(changed, at)
     flip = (top_p != top_q).astype(np.float64)
-    largest = np.maximum.reduceat(p, starts)
     others = p.copy()
     others[top_p] = -1.0
-    margin = largest - np.maximum.reduceat(others, starts)
-    shift = np.abs(np.add.reduceat(levels * (q - p), starts))
+    margin = at.max(p) - at.max(others)
+    shift = np.abs(at.sum(at.places * (q - p)))
     shift[types != SCORE_TYPE] = np.nan
     found = QuestionMetrics(kl, tv, flip, flip * margin, shift)
     for values in found:
-        values[counts < 2] = np.nan
+        values[sizes < 2] = np.nan
     return found
 
 
@@ -88,15 +87,8 @@ def mean_of_sums(sums: Floats, counts: Sequence[int]) -> Mean:
     return mean_over_records(np.repeat(sums / np.maximum(sizes, 1), sizes), owners)
 
 
-def _log_softmax(logits: Floats, starts: Integers, counts: Integers) -> Floats:
-    shifted = logits - np.repeat(np.maximum.reduceat(logits, starts), counts)
-    total: Floats = np.log(np.add.reduceat(np.exp(shifted), starts))
-    return np.asarray(shifted - np.repeat(total, counts))
-
-
-def _first_top(logits: Floats, starts: Integers, counts: Integers) -> Integers:
+def _first_top(logits: Floats, at: Segments) -> Integers:
     """Flat index of each question's first largest option."""
-    largest = np.repeat(np.maximum.reduceat(logits, starts), counts)
-    index = np.where(logits == largest, np.arange(len(logits)), len(logits))
-    first: Integers = np.minimum.reduceat(index, starts)
+    index = np.where(logits == at.max(logits)[at.question], np.arange(len(logits)), len(logits))
+    first: Integers = np.minimum.reduceat(index, at.starts)
     return first

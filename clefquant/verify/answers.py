@@ -21,7 +21,6 @@ KIND = "option logits"
 SCHEMA_VERSION = 1
 _METADATA = b"clefquant"
 
-FloatArray = npt.NDArray[np.float64]
 Key = tuple[str, str]
 
 

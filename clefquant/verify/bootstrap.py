@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from clefquant.verify.answers import FloatArray
+from clefquant.verify.segments import FloatArray
 from clefquant.verify.totals import figures
 
 RESAMPLES = 1000

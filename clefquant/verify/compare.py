@@ -9,7 +9,7 @@ from typing import Any
 from clefquant.errors import InputError
 from clefquant.release.artefact import check_new_folder, new_folder, provenance, sha256_json, write_json, write_text
 from clefquant.verify.html import comparison_html, size
-from clefquant.verify.report import read_report
+from clefquant.verify.stored_report import read_report
 from clefquant.verify.words import interval, share, small, table
 
 KIND = "verify comparison"

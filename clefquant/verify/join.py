@@ -10,8 +10,7 @@ import numpy.typing as npt
 from clefquant.calibration.stored import StoredRecord
 from clefquant.errors import CheckFailed
 from clefquant.verify.answers import Answer, Key
-
-IntArray = npt.NDArray[np.int64]
+from clefquant.verify.segments import IntArray
 
 TYPES = ("noul", "choice", "score")
 """Question types by the release's type number."""

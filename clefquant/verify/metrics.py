@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from clefquant.verify.answers import FloatArray
-from clefquant.verify.join import IntArray, Pairs
+from clefquant.verify.join import Pairs
+from clefquant.verify.segments import FloatArray, IntArray, Segments
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -58,7 +58,7 @@ class Measures(NamedTuple):
 
 def measure(pairs: Pairs) -> Measures:
     """Compare the two sides question by question."""
-    at = _Segments(pairs.starts)
+    at = Segments(pairs.starts)
     p, log_p, finite_p = _distribution(pairs.reference, at)
     q, log_q, finite_q = _distribution(pairs.candidate, at)
     finite = finite_p & finite_q
@@ -94,36 +94,15 @@ def measure(pairs: Pairs) -> Measures:
     )
 
 
-class _Segments:
-    """Reductions over the options of each question."""
-
-    def __init__(self, starts: IntArray) -> None:
-        self.starts = starts[:-1]  # [Q]
-        self.counts = np.diff(starts)  # [Q]
-        self.question = np.repeat(np.arange(len(self.counts)), self.counts)  # [N]
-        self.places = np.arange(starts[-1]) - self.starts[self.question]  # [N] place within the question
-
-    def sum(self, values: FloatArray) -> FloatArray:
-        """[N] to [Q]."""
-        result: FloatArray = np.add.reduceat(values, self.starts)
-        return result
-
-    def max(self, values: FloatArray) -> FloatArray:
-        """[N] to [Q]."""
-        result: FloatArray = np.maximum.reduceat(values, self.starts)
-        return result
-
-
-def _distribution(logits: FloatArray, at: _Segments) -> tuple[FloatArray, FloatArray, BoolArray]:
+def _distribution(logits: FloatArray, at: Segments) -> tuple[FloatArray, FloatArray, BoolArray]:
     """Probabilities [N], their logarithms [N], and which questions [Q] have finite logits alone."""
     finite = np.logical_and.reduceat(np.isfinite(logits), at.starts)
     safe = np.where(finite[at.question], logits, 0.0)
-    shifted = safe - at.max(safe)[at.question]
-    log_p = shifted - np.log(at.sum(np.exp(shifted)))[at.question]
+    log_p = at.log_softmax(safe)
     return np.exp(log_p), log_p, finite
 
 
-def _two_best(p: FloatArray, at: _Segments) -> tuple[IntArray, IntArray]:
+def _two_best(p: FloatArray, at: Segments) -> tuple[IntArray, IntArray]:
     """Flat places [Q] of the two most probable options, the earlier first at a tie; equal where there is one option."""
     order = np.lexsort((at.places, -p, at.question))  # by question, then probability, then request order
     return order[at.starts], order[at.starts + (at.counts > 1)]
@@ -135,7 +114,7 @@ def _gap(logits: FloatArray, first: IntArray, second: IntArray) -> FloatArray:
     return gap
 
 
-def _side(p: FloatArray, log_p: FloatArray, finite: BoolArray, first: IntArray, gold: IntArray, at: _Segments) -> Side:
+def _side(p: FloatArray, log_p: FloatArray, finite: BoolArray, first: IntArray, gold: IntArray, at: Segments) -> Side:
     """``first``: flat places [Q] of the chosen options."""
     has_gold = gold >= 0
     place = at.starts + np.maximum(gold, 0)

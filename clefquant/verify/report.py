@@ -1,7 +1,6 @@
 """``report.json``: every number of a verification, in one value from which the pages are made."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,12 @@ from clefquant.verify.metrics import Measures, measure
 from clefquant.verify.paired import paired_accuracy
 from clefquant.verify.plot_data import kl_histogram, reliability
 from clefquant.verify.reference import ONE_AT_A_TIME, OTHER_BATCHING
+from clefquant.verify.stored_report import KIND, SCHEMA_VERSION
 from clefquant.verify.stored_weights import TABLES_FILE
 from clefquant.verify.tables import Row, all_tables, row
 from clefquant.verify.verdict import verdict
 from clefquant.verify.worst import worst_questions
 
-KIND = "verify report"
-SCHEMA_VERSION = 1
 NOISE_NAMES = {OTHER_BATCHING: "BF16 again, other batches", ONE_AT_A_TIME: "BF16 again, one at a time"}
 
 
@@ -130,8 +128,3 @@ def _layout(release: Release) -> dict[str, str] | None:
         return None
     units: dict[str, str] = read_json(path, "layout", 1)["units"]
     return units
-
-
-def read_report(path: Path) -> dict[str, Any]:
-    """A report of an earlier run: its folder or its ``report.json``."""
-    return read_json(path / "report.json" if path.is_dir() else path, KIND, SCHEMA_VERSION)

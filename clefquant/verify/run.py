@@ -19,7 +19,8 @@ from clefquant.verify.markdown import markdown
 from clefquant.verify.outcome import GateFailed, Options, VerifyReport
 from clefquant.verify.questions import write_questions
 from clefquant.verify.reference import reference_answers
-from clefquant.verify.report import make_report, read_report
+from clefquant.verify.report import make_report
+from clefquant.verify.stored_report import read_report
 
 __all__ = ["GateFailed", "Options", "VerifyReport", "verify"]
 

@@ -7,9 +7,8 @@ times sums [R, M]. The expected calibration error uses 15 equal bins of the chos
 
 import numpy as np
 
-from clefquant.verify.answers import FloatArray
-from clefquant.verify.join import IntArray
 from clefquant.verify.metrics import CONFIDENT_MARGIN, NEAR_TIE_MARGIN, BoolArray, Measures, Side
+from clefquant.verify.segments import FloatArray, IntArray
 
 ECE_BINS = 15
 

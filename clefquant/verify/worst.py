@@ -10,6 +10,7 @@ from clefquant.calibration.stored import StoredRecord
 from clefquant.verify.answers import Answer, Key
 from clefquant.verify.join import Pairs
 from clefquant.verify.metrics import Measures
+from clefquant.verify.segments import FloatArray, Segments
 
 WORST = 50
 _STATE_CHARACTERS = 4000
@@ -74,11 +75,10 @@ def _description(question: Mapping[str, Any], option: str) -> Any:
     return {str(key): value for key, value in (criteria or {}).items()}.get(option)
 
 
-def _softmax(logits: Any) -> Any:
+def _softmax(logits: FloatArray) -> FloatArray:
     if not np.isfinite(logits).all():
         return np.full(len(logits), np.nan)
-    powers = np.exp(logits - logits.max())
-    return powers / powers.sum()
+    return np.exp(Segments.of_sizes(np.array([len(logits)])).log_softmax(logits))
 
 
 def _number(value: Any) -> float | None:
