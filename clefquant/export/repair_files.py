@@ -8,7 +8,8 @@ from typing import Any
 
 from clefquant.errors import InputError
 from clefquant.export.audit.folder import HEAD_FOLDER, MARKER, AuditFolder
-from clefquant.export.audit.schemes import COMPRESSED, QUARK, inferred_format
+from clefquant.export.audit.quantization import inferred_format
+from clefquant.export.audit.schemes import COMPRESSED, QUARK
 from clefquant.export.marker import add_marker
 from clefquant.export.sums import SUMS_FILE, release_files, write_sums
 from clefquant.export.verified import REPORT_FILE, VERIFIED_FILE, read_sums

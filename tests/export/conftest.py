@@ -141,16 +141,33 @@ def _shrink(tensors: dict, folder: Path, marker: str = "0.1.0") -> dict:
     return tensors
 
 
-def _quark_config(config: dict) -> None:
-    spec = {
-        "dtype": "fp4", "qscheme": "per_group", "group_size": 32, "ch_axis": -1, "scale_format": "e8m0",
-        "scale_calculation_mode": "even", "round_method": "half_even",
+def quark_spec(**changes) -> dict:
+    """A tensor's specification with every key that Quark 0.13 writes; MXFP4 unless changed."""
+    return {
+        "dtype": "fp4", "is_dynamic": False, "qscheme": "per_group", "ch_axis": -1, "group_size": 32,
+        "block_size": None, "symmetric": None, "round_method": "half_even", "scale_type": "float",
+        "scale_format": "e8m0", "scale_calculation_mode": "even", "mx_element_dtype": None,
+        "observer_cls": "PerBlockMXObserver", "is_scale_quant": False, "enable_buffer_reuse": False,
+        "max_input_numel": 4194304, **changes,
     }  # fmt: skip
-    ignore = config["quantization_config"]["ignore"]
+
+
+def _quark_config(config: dict) -> None:
+    """As Quark 0.13 exports the model: every key it writes, exact names excluded, AWQ's settings taken out."""
     config["quantization_config"] = {
-        "quant_method": "quark", "algo_config": None, "exclude": ignore, "layer_quant_config": {}, "version": "0.13",
-        "global_quant_config": {"weight": {**spec, "is_dynamic": False}, "input_tensors": {**spec, "is_dynamic": True}},
-        "export": {"pack_method": "reorder", "weight_format": "real_quantized"},
+        "algo_config": None,
+        "exclude": config["quantization_config"]["ignore"],
+        "export": {
+            "kv_cache_group": [], "min_kv_scale": 0.0, "pack_method": "reorder", "weight_format": "real_quantized",
+            "weight_merge_groups": None,
+        },
+        "global_quant_config": {
+            "bias": None, "input_tensors": quark_spec(is_dynamic=True), "output_tensors": None, "target_device": None,
+            "weight": quark_spec(),
+        },
+        "kv_cache_post_rope": False, "kv_cache_quant_config": {}, "layer_quant_config": {},
+        "layer_type_quant_config": {}, "quant_method": "quark", "quant_mode": "eager_mode", "softmax_quant_spec": None,
+        "version": "0.13+5ff5fbf6b2",
     }  # fmt: skip
 
 

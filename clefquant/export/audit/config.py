@@ -6,7 +6,9 @@ from typing import Any
 
 from clefquant.export.audit.finding import Finding, error, warning
 from clefquant.export.audit.folder import AuditFolder
-from clefquant.export.audit.schemes import QUARK, Quantization, parse_quantization
+from clefquant.export.audit.quantization import parse_quantization
+from clefquant.export.audit.quark import check_quark
+from clefquant.export.audit.schemes import QUARK, Quantization
 from clefquant.export.audit.shapes import TEXT_NEEDED, layer_types
 from clefquant.release.release import ARCHITECTURE
 
@@ -70,7 +72,7 @@ def check_quantization(folder: AuditFolder) -> tuple[Quantization | None, list[F
         return None, []
     try:
         parsed = parse_quantization(config)
-    except (ValueError, TypeError, KeyError) as fault:
+    except (ValueError, TypeError, KeyError, AttributeError) as fault:
         return None, [
             error("quantization-config", f"quantization_config is not understood: {fault}", _FROM_SOURCE, _FILE)
         ]
@@ -78,13 +80,10 @@ def check_quantization(folder: AuditFolder) -> tuple[Quantization | None, list[F
 
 
 def _quantization(config: dict[str, Any], parsed: Quantization) -> Iterator[Finding]:
-    if parsed.method == QUARK and config.get("algo_config") is not None:
-        yield error(
-            "algo-config",
-            "algo_config is set: vLLM does not parse it",
-            "set it to null; AWQ is folded into the weights",
-            _FILE,
-        )
+    if parsed.method == QUARK:
+        yield from check_quark(config)
+        for pattern in parsed.ignore:
+            yield from _pattern("exclude", pattern)
     if config.get("kv_cache_scheme"):
         message = "kv_cache_scheme is set, but servers drop the key/value scales of this family and use 1.0"
         yield warning("kv-cache", message, "quantize without a key/value cache scheme", _FILE)
