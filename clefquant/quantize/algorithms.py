@@ -1,39 +1,32 @@
 """How weights are rounded: a visible list of algorithms, each a generator of quantized units in layer order.
 
 ``rtn`` rounds to nearest after one calibration pass. ``gptq`` corrects each column's rounding error in the columns
-after it, by the Hessian of the inputs, and lets every layer see what the quantized layers before it really give.
+after it, by the Hessian of the inputs. ``awq`` scales input channels before it rounds to nearest, so that those with
+large inputs lose less; ``awq-mlp`` does so in the MLPs alone. All but ``rtn`` let every layer see what the quantized
+layers before it really give.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 
 from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
+from clefquant.quantize.finishing import QuantizedUnit, finish, install, units_of_layer
 from clefquant.quantize.hessian import HessianCollector
 from clefquant.quantize.journal import NO_JOURNAL, Journal
-from clefquant.quantize.layerwise import LayerStep, Layerwise
+from clefquant.quantize.layerwise import Layerwise
 from clefquant.quantize.reader import read_layers
+from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.quantize.statistics import InputCollector, InputStatistics, check_finite
-from clefquant.quantize.unit import QuantizedLinear, quantize_unit
-from clefquant.quantize.watching import by_linear, submodule, watching
-from clefquant.recipes.formats import BF16, find_format
+from clefquant.quantize.watching import by_linear, watching
+from clefquant.recipes.awq import changed_tensors, check_smoothed, smoothed_units
 from clefquant.recipes.layout import Layout
 from clefquant.release.load import default_device
 from clefquant.release.release import Release
-from clefquant.release.units import Linear, Unit
-
-
-class QuantizedUnit(NamedTuple):
-    """One finished unit: its linears by full name (none for bf16), and what its inputs looked like (none without a
-    set).
-    """
-
-    unit: Unit
-    linears: dict[str, QuantizedLinear]
-    statistics: dict[str, InputStatistics]
 
 
 class Algorithm(Protocol):
@@ -46,6 +39,7 @@ class Algorithm(Protocol):
         encoded: Sequence[Any],
         progress: Progress = SILENT,
         journal: Journal = NO_JOURNAL,
+        scales: Scales = DEFAULT_SCALES,
     ) -> Iterator[QuantizedUnit]:
         """Yield every unit once it is finished, in layer order, from where ``journal`` left off."""
 
@@ -56,32 +50,36 @@ def rtn(
     encoded: Sequence[Any],
     progress: Progress = SILENT,
     journal: Journal = NO_JOURNAL,
+    scales: Scales = DEFAULT_SCALES,
 ) -> Iterator[QuantizedUnit]:
     """Round to nearest. Without records only formats with dynamic inputs can be made."""
     if not encoded:
-        yield from to_nearest(release, layout, {}, journal)
+        yield from to_nearest(release, layout, {}, journal, scales)
         return
     for step in Layerwise(release, encoded).steps(progress, journal):
-        units, groups = _of_layer(release, step)
+        units, groups = units_of_layer(release, step.number)
         with watching(step, groups, InputCollector) as collectors:
             step.run()
         statistics = by_linear(groups, (collector.result() for collector in collectors))
         check_finite(statistics)
         for unit in units:
-            yield _quantized(unit, layout, step.source, statistics)
+            yield finish(unit, layout, step.source, statistics, scales)
 
 
 def to_nearest(
-    release: Release, layout: Layout, statistics: Mapping[str, InputStatistics], journal: Journal = NO_JOURNAL
+    release: Release,
+    layout: Layout,
+    statistics: Mapping[str, InputStatistics],
+    journal: Journal = NO_JOURNAL,
+    scales: Scales = DEFAULT_SCALES,
 ) -> Iterator[QuantizedUnit]:
     """Round to nearest with the input statistics of an earlier pass; no record is run."""
     numbers = sorted({unit.layer for unit in release.units})
     device = default_device()
     with closing(read_layers(release, [n for n in numbers if n >= journal.layer], device)) as sources:
         for number, source in sources:
-            for unit in release.units:
-                if unit.layer == number:
-                    yield _quantized(unit, layout, source, statistics)
+            for unit in units_of_layer(release, number)[0]:
+                yield finish(unit, layout, source, statistics, scales)
             journal.finish(number, tuple)
 
 
@@ -91,12 +89,12 @@ def gptq(
     encoded: Sequence[Any],
     progress: Progress = SILENT,
     journal: Journal = NO_JOURNAL,
+    scales: Scales = DEFAULT_SCALES,
 ) -> Iterator[QuantizedUnit]:
     """GPTQ, layer by layer; layers later than a quantized one are calibrated on its real output."""
-    if not encoded:
-        raise InputError("gptq needs --calibration SET; build one with `clefquant calibrate`.")
+    _need_records("gptq", encoded)
     for step in Layerwise(release, encoded).steps(progress, journal):
-        units, groups = _of_layer(release, step)
+        units, groups = units_of_layer(release, step.number)
         with watching(step, groups, _Both) as collectors:
             step.run()
         statistics = by_linear(groups, (collector.inputs.result() for collector in collectors))
@@ -104,38 +102,56 @@ def gptq(
         check_finite(statistics)
         changed = False
         for unit in units:
-            result = _quantized(unit, layout, step.source, statistics, hessians)
-            _install(step, unit, result.linears)
-            changed = changed or layout.units[unit.name] != BF16.name
+            result = finish(unit, layout, step.source, statistics, scales, hessians)
+            install(step, unit, result.linears)
+            changed = changed or bool(result.linears)
             yield result
         if changed:
             step.run()
 
 
-def _of_layer(release: Release, step: LayerStep) -> tuple[list[Unit], list[tuple[Linear, ...]]]:
-    """Units of the layer, and their fused groups."""
-    units = [unit for unit in release.units if unit.layer == step.number]
-    return units, [group for unit in units for group in unit.groups]
-
-
-def _quantized(
-    unit: Unit,
+def awq(
+    release: Release,
     layout: Layout,
-    source: Mapping[str, torch.Tensor],
-    statistics: Mapping[str, InputStatistics],
-    hessians: Mapping[str, torch.Tensor] | None = None,
-) -> QuantizedUnit:
-    """``unit`` in its format of ``layout``, from the tensors of its layer (by full name)."""
-    seen = {linear.name: statistics[linear.name] for linear in unit.linears if linear.name in statistics}
-    if layout.units[unit.name] == BF16.name:
-        return QuantizedUnit(unit, {}, seen)
-    weights = {linear.name: source[f"{linear.name}.weight"] for linear in unit.linears}
-    amax = {name: value.amax for name, value in seen.items()}
-    return QuantizedUnit(unit, quantize_unit(unit, weights, find_format(layout.units[unit.name]), amax, hessians), seen)
+    encoded: Sequence[Any],
+    progress: Progress = SILENT,
+    journal: Journal = NO_JOURNAL,
+    scales: Scales = DEFAULT_SCALES,
+    *,
+    name: str = "awq",
+) -> Iterator[QuantizedUnit]:
+    """AWQ of the 4-bit units that ``name`` covers, then rounding to nearest. Statistics are of the scaled inputs."""
+    from clefquant.quantize.smoothing import smooth
+
+    _need_records(name, encoded)
+    check_smoothed(name, release.units, layout.units)
+    for step in Layerwise(release, encoded).steps(progress, journal):
+        units, groups = units_of_layer(release, step.number)
+        smoothed = smoothed_units(name, units, layout.units)
+        if smoothed:
+            smooth(step, smoothed)
+        with watching(step, groups, InputCollector) as collectors:
+            step.run()
+        statistics = by_linear(groups, (collector.result() for collector in collectors))
+        check_finite(statistics)
+        quantized = False
+        for unit in units:
+            result = finish(unit, layout, step.source, statistics, scales)
+            install(step, unit, result.linears)
+            quantized = quantized or bool(result.linears)
+            changed = changed_tensors(unit) if unit in smoothed else ()
+            yield result._replace(changed={tensor: step.source[tensor] for tensor in changed})
+        if quantized:
+            step.run()
+
+
+def _need_records(algorithm: str, encoded: Sequence[Any]) -> None:
+    if not encoded:
+        raise InputError(f"{algorithm} needs --calibration SET; build one with `clefquant calibrate`.")
 
 
 #: Name on the command line to algorithm.
-ALGORITHMS: dict[str, Algorithm] = {"rtn": rtn, "gptq": gptq}
+ALGORITHMS: dict[str, Algorithm] = {"rtn": rtn, "gptq": gptq, "awq": awq, "awq-mlp": partial(awq, name="awq-mlp")}
 
 
 def find_algorithm(name: str) -> Algorithm:
@@ -154,14 +170,3 @@ class _Both:
     def add(self, x: torch.Tensor) -> None:
         self.inputs.add(x)
         self.hessian.add(x)
-
-
-def _install(step: LayerStep, unit: Unit, linears: Mapping[str, QuantizedLinear]) -> None:
-    """Let the layer compute with the quantized weights from now on."""
-    for linear in unit.linears:
-        if linear.name in linears:
-            module = submodule(step, linear)
-            source = module.weight
-            assert isinstance(source, torch.Tensor)
-            weight = linears[linear.name].weight.to(source.device, source.dtype)
-            module.weight = torch.nn.Parameter(weight, requires_grad=False)

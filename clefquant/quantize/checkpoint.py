@@ -1,20 +1,23 @@
 """A quantized checkpoint: the source release with some linears replaced, everything else byte for byte as it was."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from clefquant.progress import SILENT, Progress
-from clefquant.quantize.algorithms import QuantizedUnit
+from clefquant.quantize.finishing import QuantizedUnit
 from clefquant.quantize.inventory import inventory
 from clefquant.quantize.ranks import of_first, ranks
 from clefquant.quantize.remarks import headroom, remarks
+from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.quantize.statistics import KIND as STATISTICS_KIND
 from clefquant.quantize.statistics import SCHEMA_VERSION as STATISTICS_SCHEMA
 from clefquant.quantize.statistics import InputStatistics, write_statistics
 from clefquant.quantize.unfinished import Unfinished
 from clefquant.quantize.writer import DEFAULT_SHARD_BYTES, ShardWriter, lay_out, planned
+from clefquant.recipes.awq import changed_by, changed_tensors
 from clefquant.recipes.config import quantization_config, recipe_yaml
 from clefquant.recipes.formats import BF16
 from clefquant.recipes.layout import Layout, quantized_linears
@@ -35,6 +38,7 @@ def write_checkpoint(
     out: Path,
     *,
     algorithm: str = "rtn",
+    scales: Scales = DEFAULT_SCALES,
     calibration_sha256: str | None = None,
     other_inputs: Mapping[str, InputStatistics] | None = None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
@@ -43,13 +47,15 @@ def write_checkpoint(
 ) -> Path:
     """Write the checkpoint of ``results`` (one per unit, in any order) into the new folder ``out``, unit by unit.
 
-    Everything that is not quantized is copied byte for byte. The folder appears when it is complete. ``results`` may
-    leave out the layers that ``unfinished`` has finished. ``other_inputs``: statistics on other data, for headroom.
+    What is neither quantized nor changed by the algorithm is copied byte for byte. The folder appears when it is
+    complete. ``results`` may leave out the layers that ``unfinished`` has finished. ``algorithm``, ``scales``: what
+    made them. ``other_inputs``: statistics on other data, for headroom.
     """
     check_new_folder(out)
     statistics = {} if unfinished is None else unfinished.statistics
     with new_folder(out) if unfinished is None else unfinished.folder() as work:
-        _write_tensors(release, layout, results, work, max_shard_bytes, statistics, unfinished, progress)
+        changed = changed_by(algorithm, release.units, layout.units)
+        _write_tensors(release, layout, results, changed, work, max_shard_bytes, statistics, unfinished, progress)
         if ranks().first:
             copy_side_files(release.side_files, work)
             write_json(work / "config.json", _config(release, layout))
@@ -64,8 +70,8 @@ def write_checkpoint(
                 for remark in remarks(statistics, ratios):
                     progress.warn(remark)
             head = provenance(KIND, SCHEMA_VERSION, parents)
-            described = {"model": release.reference, "algorithm": algorithm, **inventory(release, work)}
-            write_json(work / "checkpoint.json", {**head, **described})
+            made = {"model": release.reference, "algorithm": algorithm, "scales": asdict(scales)}
+            write_json(work / "checkpoint.json", {**head, **made, **inventory(release, work, changed)})
     return out
 
 
@@ -73,6 +79,7 @@ def _write_tensors(
     release: Release,
     layout: Layout,
     results: Iterable[QuantizedUnit],
+    changed: Collection[str],
     work: Path,
     max_shard_bytes: int,
     statistics: dict[str, InputStatistics],
@@ -84,8 +91,9 @@ def _write_tensors(
     owned = {unit.name for number, unit in enumerate(release.units) if ranks().owns(number)}
     elsewhere = [unit for unit in release.units if unit.layer < first or unit.name not in owned]
     written = {linear.name for unit in elsewhere for linear in unit.linears}
+    written |= {name.rpartition(".")[0] for unit in elsewhere for name in changed_tensors(unit)}
     replaced = {f"{linear.name}.weight" for linear, _ in quantized_linears(release, layout.units)}
-    kept = {name: info for name, info in release.tensors.items() if name not in replaced}
+    kept = {name: info for name, info in release.tensors.items() if name not in replaced and name not in changed}
     done = {name for name in plan if name not in kept and name.rpartition(".")[0] in written}
     if ranks().first and not first:
         lay_out(work, plan, max_shard_bytes)
@@ -104,6 +112,8 @@ def _write_tensors(
             for name, quantized in result.linears.items() if result.unit.name in owned else ():
                 for local, tensor in quantized.tensors.items():
                     writer.write(f"{name}.{local}", tensor)
+            for name, tensor in result.changed.items() if result.unit.name in owned else ():
+                writer.write(name, tensor)
             statistics.update(result.statistics)
             task.advance()
 

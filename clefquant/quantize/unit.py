@@ -8,11 +8,13 @@ comes from the statistics of a separate calibration pass (:mod:`clefquant.quanti
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from clefquant.quantize.hessian import round_by_gptq
+from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.recipes.config import scheme_of
 from clefquant.recipes.formats import Format
 from clefquant.recipes.fused import fused_gdn_inputs
@@ -40,12 +42,14 @@ def quantize_unit(
     fmt: Format,
     input_amax: Mapping[str, float],
     hessians: Mapping[str, torch.Tensor] | None = None,
+    scales: Scales = DEFAULT_SCALES,
 ) -> dict[str, QuantizedLinear]:
     """Quantize every linear of ``unit``: to nearest, or by GPTQ when ``hessians`` are given.
 
     ``weights``: full linear name to its source weight [O, I] (bfloat16). ``input_amax``: full linear name to the
     largest absolute input seen in calibration; read for formats with a static input scale alone. ``hessians``: full
-    linear name to the mean of 2 x xᵀ over its inputs [I, I], float32. The result has the same keys.
+    linear name to the mean of 2 x xᵀ over its inputs [I, I], float32. ``scales``: how block scales are chosen. The
+    result has the same keys.
     """
     from compressed_tensors.compressors import compress_module
     from compressed_tensors.quantization import apply_quantization_config
@@ -58,7 +62,7 @@ def quantize_unit(
         leaf = torch.nn.Linear(linear.in_features, linear.out_features, bias=False, device="meta")
         leaf.weight = torch.nn.Parameter(weights[linear.name], requires_grad=False)
         block.add_module(linear.name.rsplit(".", 1)[1], leaf)
-    modifier = QuantizationModifier(config_groups={"group_0": scheme_of(fmt, ["Linear"])})
+    modifier = QuantizationModifier(config_groups={"group_0": _scheme(fmt, scales)})
     with fused_gdn_inputs():
         # what initialize_quantization does, without a progress bar per unit
         apply_quantization_config(block, modifier.resolved_config, show_progress=False)
@@ -82,6 +86,15 @@ def quantize_unit(
         tensors = {name: tensor.detach() for name, tensor in leaf.state_dict().items()}
         result[linear.name] = QuantizedLinear(tensors, leaf.quantization_scheme)
     return result
+
+
+def _scheme(fmt: Format, scales: Scales) -> Any:
+    """compressed-tensors' scheme with the observer that makes the wanted scales."""
+    scheme = scheme_of(fmt, ["Linear"])
+    if (observer := scales.observer(fmt)) is not None:
+        import_module("clefquant.quantize.observers")  # registers them
+        scheme.weights = scheme.weights.model_copy(update={"observer": observer})
+    return scheme
 
 
 def dequantize(tensors: Mapping[str, torch.Tensor], scheme: Any) -> torch.Tensor:

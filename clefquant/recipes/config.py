@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clefquant.errors import InputError
+from clefquant.recipes.awq import SMOOTHED, awq_modifier
 from clefquant.recipes.formats import Format, find_format
 from clefquant.recipes.layout import quantized_linears
 from clefquant.release.release import Release
@@ -58,7 +59,7 @@ def quantization_config(release: Release, units: Mapping[str, str]) -> dict[str,
 
 
 def recipe_yaml(release: Release, units: Mapping[str, str], algorithm: str = "rtn") -> str:
-    """llm-compressor's own recipe of the same quantization."""
+    """llm-compressor's own recipe of the same quantization, but for the choice of block scales, which it cannot say."""
     from llmcompressor.modifiers.gptq import GPTQModifier
     from llmcompressor.modifiers.quantization import QuantizationModifier
     from llmcompressor.recipe import Recipe
@@ -68,6 +69,9 @@ def recipe_yaml(release: Release, units: Mapping[str, str], algorithm: str = "rt
         name: scheme.model_copy(update={"format": scheme.format.value})
         for name, scheme in config_groups(release, units).items()
     }
-    modifier = {"rtn": QuantizationModifier, "gptq": GPTQModifier}[algorithm]
-    text: str = Recipe.from_modifiers(modifier(config_groups=groups, ignore=ignored_linears(release, units))).yaml()
+    modifier = GPTQModifier if algorithm == "gptq" else QuantizationModifier
+    modifiers = [modifier(config_groups=groups, ignore=ignored_linears(release, units))]
+    if algorithm in SMOOTHED:
+        modifiers.insert(0, awq_modifier(algorithm, release.units, units))
+    text: str = Recipe.from_modifiers(modifiers).yaml()
     return text

@@ -50,6 +50,11 @@ class Format:
     served: str
 
     @property
+    def four_bit(self) -> bool:
+        """Whether a weight has 4 bits."""
+        return self.element in ("e2m1", "int4")
+
+    @property
     def static_input(self) -> bool:
         """Whether a calibration pass must find the input's scale."""
         return self.global_scale and bool(self.input)
