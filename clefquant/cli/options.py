@@ -5,7 +5,10 @@ from typing import Annotated
 import typer
 
 Budget = Annotated[
-    str, typer.Option("--budget", help="10.3GB, 5.2bits, 0.6x (of BF16) or kl=0.002.", show_default=False)
+    str,
+    typer.Option(
+        "--budget", help="10.3GB, 5.2bits, 0.6x (of BF16), kl=0.002, time=0.7x or time=1.5ms.", show_default=False
+    ),
 ]
 Pins = Annotated[
     list[str] | None,

@@ -11,6 +11,7 @@ from clefquant.errors import InputError
 
 if TYPE_CHECKING:
     from clefquant.recipes.layout import Layout
+    from clefquant.sensitivity.cost import Cost
     from clefquant.sensitivity.plan import Constraints
 
 
@@ -19,6 +20,10 @@ def plan(
     table: Annotated[Path, typer.Option("--table", help="sensitivity.json of a sweep.", show_default=False)],
     budget: Budget,
     out: Annotated[Path, typer.Option("--out", help="Layout file to write.")] = Path("layout.json"),
+    cost: Annotated[
+        Path | None,
+        typer.Option("--cost", help="cost.json for a time= budget.", show_default="beside the table"),
+    ] = None,
     pin: Pins = None,
     forbid: Forbidden = "",
     max_formats: MaxFormats = None,
@@ -27,18 +32,25 @@ def plan(
 
     Example: `clefquant plan --table runs/sensitivity/sensitivity.json --budget 5.2bits --out runs/layout.json`
     """
+    from clefquant.sensitivity.cost import COST_FILE, read_cost
     from clefquant.sensitivity.plan import plan as make
     from clefquant.sensitivity.table import read_table
 
     output: Output = context.obj
     found = read_table(table)
-    chosen = make(found, budget, read_constraints(pin, forbid, max_formats))
+    beside = table.with_name(COST_FILE)
+    file = cost or (beside if beside.is_file() else None)
+    times = read_cost(file) if file else None
+    chosen = make(found, budget, read_constraints(pin, forbid, max_formats), times)
     layout = found.layout(chosen.units, budget)
     layout.write(out)
     show_plan(output, layout, found.backbone_bytes({unit.name: "bf16" for unit in found.units}))
     output.say(f"predicted KL {chosen.predicted_kl:.2e} ± {chosen.predicted_error or 0:.1e}; not measured")
+    value = {"predicted_kl": chosen.predicted_kl, "predicted_error": chosen.predicted_error}
+    if times is not None:
+        value["milliseconds"] = show_time(output, times, layout)
     output.done(
-        {**layout.model_dump(), "predicted_kl": chosen.predicted_kl, "predicted_error": chosen.predicted_error},
+        {**layout.model_dump(), **value},
         wrote={"layout": out},
         next_command=("quantize", "--model", found.model, "--layout", out, "--calibration", "SET", "--out", "DIR"),
     )
@@ -54,6 +66,15 @@ def read_constraints(pin: list[str] | None, forbid: str, max_formats: int | None
             raise InputError(f"--pin {entry!r} is not UNIT=FORMAT; write for example --pin layers.0.mlp=bf16.")
     forbidden = [name for name in forbid.split(",") if name]
     return Constraints({unit: name for unit, _, name in pairs}, forbidden, max_formats)
+
+
+def show_time(output: Output, cost: "Cost", layout: "Layout") -> float:
+    """Say what the matrix products of a layout take; milliseconds per 1,000 tokens."""
+    time, before = cost.total(layout.units), cost.total(dict.fromkeys(layout.units, "bf16"))
+    output.say(
+        f"matrix products on {cost.device}: {before:.3g} → {time:.3g} ms per 1,000 tokens ({time / before:.2f}x)"
+    )
+    return time
 
 
 def show_plan(output: Output, layout: "Layout", source_bytes: int) -> None:

@@ -10,7 +10,7 @@ from itertools import chain, combinations, zip_longest
 import numpy as np
 
 from clefquant.recipes.formats import BF16
-from clefquant.sensitivity.baselines import published_greedy
+from clefquant.sensitivity.baselines import Sizes, published_greedy
 from clefquant.sensitivity.frontier import Frontier
 from clefquant.sensitivity.knapsack import Option, Options, least_loss
 from clefquant.sensitivity.table import SensitivityTable
@@ -21,21 +21,20 @@ _MOVES = 48
 
 
 def candidates(
-    table: SensitivityTable, options: Sequence[Options], frontier: Frontier, start: Chosen, max_bytes: int, count: int,
-    max_formats: int | None = None, seed: int = 0,
+    table: SensitivityTable, options: Sequence[Options], frontier: Frontier, start: Chosen, sizes: Sizes,
+    max_size: int, count: int, max_formats: int | None = None, seed: int = 0,
 ) -> list[dict[str, str]]:  # fmt: skip
-    """Up to ``count`` different layouts within ``max_bytes`` of unit bytes, ``start`` (the optimum of the prediction)
-    first.
+    """Up to ``count`` different layouts within ``max_size``, ``start`` (the optimum of the prediction) first.
 
-    The published method's layout is among them where it is possible, so that the choice is never worse on the
-    choosing part.
+    ``sizes``: what every unit takes in every format. The published method's layout is among them where it is
+    possible, so that the choice is never worse on the choosing part.
     """
     names = [unit.name for unit in table.units]
-    greedy = published_greedy(table, max_bytes)
+    greedy = published_greedy(table, max_size, sizes=sizes)
     allowed = greedy is not None and all(greedy[name] in unit for name, unit in zip(names, options, strict=True))
     known = [tuple(greedy[name] for name in names)] if greedy is not None and allowed else []
-    near = (point.formats for point in reversed(frontier.points) if point.bytes <= max_bytes)
-    streams = (near, swaps(options, start, max_bytes), resampled(table, options, max_bytes, max_formats, count, seed))
+    near = (point.formats for point in reversed(frontier.points) if point.size <= max_size)
+    streams = (near, swaps(options, start, max_size), resampled(table, options, max_size, max_formats, count, seed))
     mixed = (chosen for row in zip_longest(*streams) for chosen in row if chosen is not None)
     found: dict[Chosen, None] = {}
     for chosen in chain([start], known, mixed):
@@ -46,15 +45,15 @@ def candidates(
     return [dict(zip(names, chosen, strict=True)) for chosen in found]
 
 
-def swaps(options: Sequence[Options], start: Chosen, max_bytes: int) -> Iterator[Chosen]:
-    """Layouts one or two changes away from ``start`` within ``max_bytes``, the least predicted loss first."""
+def swaps(options: Sequence[Options], start: Chosen, max_size: int) -> Iterator[Chosen]:
+    """Layouts one or two changes away from ``start`` within ``max_size``, the least predicted loss first."""
     moves = []
     for number, unit in enumerate(options):
         now = unit[start[number]]
         moves += [
-            (o.loss - now.loss, o.bytes - now.bytes, number, name) for name, o in unit.items() if name != start[number]
+            (o.loss - now.loss, o.size - now.size, number, name) for name, o in unit.items() if name != start[number]
         ]
-    spare = max_bytes - sum(unit[name].bytes for unit, name in zip(options, start, strict=True))
+    spare = max_size - sum(unit[name].size for unit, name in zip(options, start, strict=True))
     # small changes, whichever way: the ones at the boundary between formats
     moves = sorted(moves, key=lambda move: abs(move[0]))[:_MOVES]
     single = [(loss, [(number, name)]) for loss, size, number, name in moves if size <= spare]
@@ -71,7 +70,7 @@ def swaps(options: Sequence[Options], start: Chosen, max_bytes: int) -> Iterator
 
 
 def resampled(
-    table: SensitivityTable, options: Sequence[Options], max_bytes: int, max_formats: int | None, count: int, seed: int
+    table: SensitivityTable, options: Sequence[Options], max_size: int, max_formats: int | None, count: int, seed: int
 ) -> Iterator[Chosen]:
     """Optima of tables whose records are drawn anew with replacement."""
     generator = np.random.default_rng(seed)
@@ -84,10 +83,10 @@ def resampled(
             continue
         drawn: list[Options] = [
             {
-                n: Option(o.bytes, 0.0 if n == BF16.name else float(weights @ sums[unit.name, n]) / total)
+                n: Option(o.size, 0.0 if n == BF16.name else float(weights @ sums[unit.name, n]) / total)
                 for n, o in able.items()
             }
             for unit, able in zip(table.units, options, strict=True)
         ]
-        if (chosen := least_loss(drawn, max_bytes, max_formats)) is not None:
+        if (chosen := least_loss(drawn, max_size, max_formats)) is not None:
             yield tuple(chosen)

@@ -27,7 +27,7 @@ from clefquant.sensitivity.assemble import able_formats, checked_formats
 from clefquant.sensitivity.products import Product, product
 from clefquant.sensitivity.table import Part, SensitivityTable
 
-KIND = "cost table"
+COST_FILE, KIND = "cost.json", "cost table"
 SCHEMA_VERSION = 1
 #: Rows of X: a full batch of prompt tokens.
 TOKENS = {"cpu": 512, "cuda": 8192}
@@ -95,7 +95,10 @@ def measure_cost(
     names = [BF16.name, *checked_formats(release, formats)]
     device = device or default_device()
     tokens = tokens or TOKENS.get(device.type, TOKENS["cpu"])
-    able = {_shape(group): able_formats(unit, names) for unit in release.units for group in unit.groups}
+    able: dict[tuple[int, int], dict[str, None]] = {}
+    for unit in release.units:
+        for group in unit.groups:
+            able.setdefault(_shape(group), {}).update(dict.fromkeys(able_formats(unit, names)))
     kernels: dict[str, str] = {}
     times: dict[tuple[int, int], dict[str, float]] = {}
     with progress.task("timing products", len(able), "shapes") as task:
@@ -116,13 +119,17 @@ def measure_cost(
     return Cost(
         origin={key: head[key] for key in ("parents", "versions")},
         model=release.reference,
-        device=torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"cpu, {torch.get_num_threads()} threads",
+        device=device_name(device),
         tokens=tokens,
         kernels=kernels,
         units=units,
     )
+
+
+def device_name(device: torch.device | None = None) -> str:
+    """What a cost table is valid for."""
+    device = device or default_device()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
 
 
 def timed(calls: Mapping[str, Callable[[], object]], device: torch.device) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """The whole Pareto frontier of size against predicted loss, by dominance: unit after unit, states that another beats
 are dropped.
 
-After each unit a state is the best loss at its exact number of bytes (Nemhauser and Ullmann 1969). Beyond
-``max_states`` states, the best of each equal slice of bytes is kept: every point then is a real layout, but another
+After each unit a state is the best loss at its exact size (Nemhauser and Ullmann 1969). Beyond
+``max_states`` states, the best of each equal slice of sizes is kept: every point then is a real layout, but another
 could lie a little below it.
 """
 
@@ -22,7 +22,7 @@ MAX_STATES = 20_000
 class Point(NamedTuple):
     """A layout that none beats in both size and loss; ``formats``: one per unit."""
 
-    bytes: int
+    size: int
     loss: float
     formats: tuple[str, ...]
 
@@ -44,7 +44,7 @@ def pareto_frontier(units: Sequence[Options], max_formats: int | None = None, ma
         allowed = [{name: o for name, o in unit.items() if name in (*kept, BF16.name)} for unit in units]
         if all(allowed):
             found.append(_frontier(allowed, max_states))
-    points = sorted((point for part in found for point in part.points), key=lambda point: (point.bytes, point.loss))
+    points = sorted((point for part in found for point in part.points), key=lambda point: (point.size, point.loss))
     best: list[Point] = []
     for point in points:
         if not best or point.loss < best[-1].loss:
@@ -58,7 +58,7 @@ def _frontier(units: Sequence[Options], max_states: int) -> Frontier:
     exact = True
     for unit in units:
         options = list(unit.values())
-        added: NDArray[np.int64] = (sizes[:, None] + np.array([o.bytes for o in options])).ravel()
+        added: NDArray[np.int64] = (sizes[:, None] + np.array([o.size for o in options])).ravel()
         total: NDArray[np.float64] = (losses[:, None] + [o.loss for o in options]).ravel()
         order = np.lexsort((total, added))
         kept = order[_improves(total[order])]
@@ -77,7 +77,7 @@ def _improves(losses: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _thin(kept: NDArray[np.int64], sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """The last (least loss) state of each of ``count`` equal slices of bytes, and the smallest state."""
+    """The last (least loss) state of each of ``count`` equal slices of sizes, and the smallest state."""
     slices = (sizes - sizes[0]) * (count - 1) // max(int(sizes[-1] - sizes[0]), 1)
     last = np.append(slices[1:] != slices[:-1], True)
     last[0] = True

@@ -1,6 +1,6 @@
 """The exact choice: one option per unit, least loss within a size or least size within a loss, solved by HiGHS.
 
-minimize   sum_ui loss_ui x_ui        subject to   sum_i x_ui = 1 for every unit u,  sum_ui bytes_ui x_ui <= budget,
+minimize   sum_ui loss_ui x_ui        subject to   sum_i x_ui = 1 for every unit u,  sum_ui size_ui x_ui <= budget,
            x_ui <= y_f for every option of format f,  sum_f y_f <= k,  x, y in {0, 1}
 
 Sizes are integers: reduced by each unit's smallest and by their common divisor, and allowed half a step above the
@@ -19,38 +19,38 @@ _TOLERANCE = 1e-9
 
 
 class Option(NamedTuple):
-    """What a unit weighs and loses in one format."""
+    """What a unit takes (bytes, or nanoseconds) and loses in one format."""
 
-    bytes: int
+    size: int
     loss: float
 
 
 Options = Mapping[str, Option]
 
 
-def least_loss(units: Sequence[Options], max_bytes: int, max_formats: int | None = None) -> list[str] | None:
-    """Formats per unit with the least summed loss within ``max_bytes``; None when nothing fits.
+def least_loss(units: Sequence[Options], max_size: int, max_formats: int | None = None) -> list[str] | None:
+    """Formats per unit with the least summed loss within ``max_size``; None when nothing fits.
 
     ``max_formats``: how many formats beside bf16 may be in use.
     """
-    base = sum(min(option.bytes for option in unit.values()) for unit in units)
-    if base > max_bytes:
+    base = sum(min(option.size for option in unit.values()) for unit in units)
+    if base > max_size:
         return None
-    sizes = [[option.bytes - min(o.bytes for o in unit.values()) for option in unit.values()] for unit in units]
+    sizes = [[option.size - min(o.size for o in unit.values()) for option in unit.values()] for unit in units]
     step = math.gcd(*(size for row in sizes for size in row)) or 1
     steps = np.array([size // step for row in sizes for size in row], dtype=np.float64)
     losses = np.array([option.loss for unit in units for option in unit.values()])
     largest = max(1.0, *steps.tolist())
-    limit = ((max_bytes - base) // step + 0.5) / largest
+    limit = ((max_size - base) // step + 0.5) / largest
     return _solve(
         units, cost=losses / (losses.max(initial=0.0) or 1.0), row=steps / largest, limit=limit, max_formats=max_formats
     )
 
 
-def least_bytes(units: Sequence[Options], max_loss: float, max_formats: int | None = None) -> list[str] | None:
-    """Formats per unit with the least summed bytes whose summed loss is at most ``max_loss``; None when nothing is."""
+def least_size(units: Sequence[Options], max_loss: float, max_formats: int | None = None) -> list[str] | None:
+    """Formats per unit with the least summed size whose summed loss is at most ``max_loss``; None when nothing is."""
     losses = np.array([option.loss for unit in units for option in unit.values()])
-    sizes = np.array([option.bytes - min(o.bytes for o in unit.values()) for unit in units for option in unit.values()])
+    sizes = np.array([option.size - min(o.size for o in unit.values()) for unit in units for option in unit.values()])
     scale = losses.max(initial=0.0) or 1.0
     limit = max_loss / scale
     for slack in (0.0, 1e-9, 1e-8, 1e-7):  # until rounding does not carry the sum over the ceiling

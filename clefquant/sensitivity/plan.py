@@ -8,8 +8,10 @@ from itertools import combinations
 from clefquant.errors import InputError
 from clefquant.recipes.formats import BF16, find_format
 from clefquant.sensitivity.budget import Budget, parse_budget
-from clefquant.sensitivity.knapsack import Option, Options, least_bytes, least_loss
+from clefquant.sensitivity.cost import Cost
+from clefquant.sensitivity.knapsack import Option, Options, least_loss, least_size
 from clefquant.sensitivity.metrics import mean_of_sums
+from clefquant.sensitivity.sizing import Sizing, sizing
 from clefquant.sensitivity.table import SensitivityTable
 
 
@@ -38,18 +40,22 @@ class Plan:
 NO_CONSTRAINTS = Constraints()
 
 
-def plan(table: SensitivityTable, budget: str, constraints: Constraints = NO_CONSTRAINTS) -> Plan:
+def plan(
+    table: SensitivityTable, budget: str, constraints: Constraints = NO_CONSTRAINTS, cost: Cost | None = None
+) -> Plan:
     """The layout with the least predicted KL within ``budget`` (or, for ``kl=``, the smallest one within it).
 
-    Raises InputError when the budget lies outside what is possible (both ends are named), a pinned unit is unknown,
-    or a constraint leaves a unit without a format.
+    ``cost``: what a ``time=`` budget is counted by. Raises InputError when the budget lies outside what is possible
+    (both ends are named), a pinned unit is unknown, or a constraint leaves a unit without a format.
     """
-    wanted, options = parse_budget(budget), planning_options(table, constraints)
-    check_within_reach(table, wanted, options, constraints.max_formats)
+    wanted = parse_budget(budget)
+    counted = sizing(table, wanted, cost)
+    options = planning_options(table, constraints, counted)
+    check_within_reach(wanted, counted, options, constraints.max_formats)
     if wanted.kind == "kl":
-        chosen = least_bytes(options, wanted.value, constraints.max_formats)
+        chosen = least_size(options, wanted.value, constraints.max_formats)
     else:
-        chosen = least_loss(options, max_unit_bytes(table, wanted), constraints.max_formats)
+        chosen = least_loss(options, counted.limit(wanted.value), constraints.max_formats)
     if chosen is None:
         raise InputError(f"no layout fits {budget} under these constraints; loosen --pin, --forbid or --max-formats.")
     return make_plan(table, dict(zip((unit.name for unit in table.units), chosen, strict=True)), budget)
@@ -63,8 +69,8 @@ def make_plan(table: SensitivityTable, units: dict[str, str], budget: str) -> Pl
     return Plan(units, table.total_bytes(units), predicted, mean.error, budget)
 
 
-def planning_options(table: SensitivityTable, constraints: Constraints) -> list[Options]:
-    """What each unit may become, after constraints and without failed probes."""
+def planning_options(table: SensitivityTable, constraints: Constraints, counted: Sizing) -> list[Options]:
+    """What each unit may become, after constraints and without failed probes; sizes are those of ``counted``."""
     for name in constraints.forbid:
         find_format(name)
     if constraints.max_formats is not None and constraints.max_formats < 1:
@@ -73,7 +79,7 @@ def planning_options(table: SensitivityTable, constraints: Constraints) -> list[
     losses = table.losses()
     found: list[Options] = []
     for unit in table.units:
-        able = {name: Option(unit.bytes[name], loss) for name, loss in losses[unit.name].items()}
+        able = {name: Option(counted.sizes[unit.name][name], loss) for name, loss in losses[unit.name].items()}
         allowed = {name: option for name, option in able.items() if name not in constraints.forbid}
         if (wanted := pinned.get(unit.name)) is not None:
             if wanted not in able:
@@ -87,21 +93,9 @@ def planning_options(table: SensitivityTable, constraints: Constraints) -> list[
     return found
 
 
-def max_unit_bytes(table: SensitivityTable, budget: Budget) -> int:
-    """Most bytes the units may take together under a size budget."""
-    if budget.kind == "bits":
-        return int(budget.value * sum(unit.weights for unit in table.units) / 8 + 1e-6)
-    whole = budget.value
-    if budget.kind == "fraction":
-        whole *= table.total_bytes({unit.name: BF16.name for unit in table.units})
-    return int(whole + 1e-6) - table.other_bytes - table.head_bytes
-
-
-def check_within_reach(
-    table: SensitivityTable, budget: Budget, options: Sequence[Options], max_formats: int | None
-) -> None:
+def check_within_reach(budget: Budget, counted: Sizing, options: Sequence[Options], max_formats: int | None) -> None:
     """Refuse a budget below the smallest or above the largest layout, naming both ends in the budget's own unit."""
-    low, high = _ends(table, budget, options, max_formats)
+    low, high = _ends(budget, counted, options, max_formats)
     if not low <= budget.value * (1 + 1e-12):
         problem = "is less than the smallest layout needs"
     elif budget.value > high * (1 + 1e-12):
@@ -111,19 +105,12 @@ def check_within_reach(
     raise InputError(f"budget {budget.text} {problem}; possible: {budget.show(low)} to {budget.show(high)}.")
 
 
-def _ends(
-    table: SensitivityTable, budget: Budget, options: Sequence[Options], max_formats: int | None
-) -> tuple[float, float]:
+def _ends(budget: Budget, counted: Sizing, options: Sequence[Options], max_formats: int | None) -> tuple[float, float]:
     if budget.kind == "kl":
         return tuple(sum(pick(o.loss for o in unit.values()) for unit in options) for pick in (min, max))  # type: ignore[return-value]
     smallest = min(_smallest_sizes(options, max_formats), default=0)
-    sizes = (smallest, sum(max(option.bytes for option in unit.values()) for unit in options))
-    if budget.kind == "bits":
-        weights = sum(unit.weights for unit in table.units)
-        return 8 * sizes[0] / weights, 8 * sizes[1] / weights
-    fixed = table.other_bytes + table.head_bytes
-    scale = table.total_bytes({unit.name: BF16.name for unit in table.units}) if budget.kind == "fraction" else 1
-    return (fixed + sizes[0]) / scale, (fixed + sizes[1]) / scale
+    largest = sum(max(option.size for option in unit.values()) for unit in options)
+    return counted.value(smallest), counted.value(largest)
 
 
 def _smallest_sizes(options: Sequence[Options], max_formats: int | None) -> list[int]:
@@ -131,7 +118,7 @@ def _smallest_sizes(options: Sequence[Options], max_formats: int | None) -> list
     count = len(names) if max_formats is None else min(max_formats, len(names))
     found = []
     for kept in combinations(names, count):
-        allowed = [[o.bytes for name, o in unit.items() if name in (*kept, BF16.name)] for unit in options]
+        allowed = [[o.size for name, o in unit.items() if name in (*kept, BF16.name)] for unit in options]
         if all(allowed):
             found.append(sum(min(sizes) for sizes in allowed))
     return found

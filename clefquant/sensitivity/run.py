@@ -17,6 +17,7 @@ from clefquant.release.release import Release
 from clefquant.release.states import DEFAULT_CACHE_BYTES
 from clefquant.sensitivity.assemble import Metric, assemble, checked_formats, unit_infos
 from clefquant.sensitivity.budget import parse_budget
+from clefquant.sensitivity.cost import COST_FILE, Cost, device_name, measure_cost, read_cost
 from clefquant.sensitivity.fisher import fisher_table
 from clefquant.sensitivity.frontier_picture import draw_selection
 from clefquant.sensitivity.measure import Measurer
@@ -27,10 +28,12 @@ from clefquant.sensitivity.probe import NOISE
 from clefquant.sensitivity.select import DEFAULT_CANDIDATES, select
 from clefquant.sensitivity.selection import Selection
 from clefquant.sensitivity.shards import BATCH_TOKENS, DEFAULT_SHARD_TOKENS, check_disjoint
-from clefquant.sensitivity.spread import RayRunner, connect
+from clefquant.sensitivity.sizing import sizing
+from clefquant.sensitivity.spread import RayRunner
 from clefquant.sensitivity.store import ProbeStore
 from clefquant.sensitivity.sweep import CSV_FILE, STORE_FILE, TABLE_FILE, sweep
 from clefquant.sensitivity.table import Entry, Figure, SensitivityTable
+from clefquant.verify.cluster import connect
 
 STATISTICS_FILE, FRONTIER_FILE, LAYOUT_FILE = "input_statistics.json", "frontier.json", "layout.json"
 
@@ -72,7 +75,8 @@ def run_sensitivity(
     first slow step.
     """
     names = checked_formats(release, formats)
-    check_request(release, names, budget, constraints)
+    cost = known_cost(release, names, budget, out / COST_FILE, progress)
+    check_request(release, names, budget, constraints, cost)
     if ray_address:
         connect(ray_address)
     code = release_code(release.path)
@@ -81,6 +85,8 @@ def run_sensitivity(
     check_disjoint(list(stored[0]), records)
     parts = split_evaluation(records)
     out.mkdir(parents=True, exist_ok=True)
+    if cost is not None:
+        cost.write(out / COST_FILE)
     if restart:
         for name in (STORE_FILE, STATISTICS_FILE):
             (out / name).unlink(missing_ok=True)
@@ -115,7 +121,7 @@ def run_sensitivity(
         )
     with ProbeStore(out / STORE_FILE) as store:
         measurer = Measurer(loaded, store, input_amax, batch_tokens, shard_tokens, progress)
-        selection = select(measurer, table, budget, parts, constraints, count=candidates)
+        selection = select(measurer, table, budget, parts, constraints, cost=cost, count=candidates)
     if not selection.within:
         progress.warn(f"no candidate was measured within {budget}; the layout is the one with the least KL.")
     layout = selection.layout(table)
@@ -127,12 +133,27 @@ def run_sensitivity(
         "probes": STORE_FILE,
         "frontier": FRONTIER_FILE,
         "layout": LAYOUT_FILE,
+        **({"cost": COST_FILE} if cost else {}),
     }
     pictures = {**draw_table(table, out), **draw_selection(table, selection, out)}
     return Outcome(table, selection, layout, {**{name: out / file for name, file in files.items()}, **pictures})
 
 
-def check_request(release: Release, formats: Sequence[str], budget: str, constraints: Constraints) -> None:
+def known_cost(release: Release, formats: Sequence[str], budget: str, file: Path, progress: Progress) -> Cost | None:
+    """What a ``time=`` budget is counted by: of this device, from ``file`` when it is there, else measured now."""
+    if parse_budget(budget).kind not in ("time", "milliseconds"):
+        return None
+    if file.is_file():
+        found = read_cost(file)
+        same = found.origin["parents"] == {"model": release.fingerprint} and found.device == device_name()
+        if same and set(formats) <= set(found.kernels):
+            return found
+    return measure_cost(release, formats, progress=progress)
+
+
+def check_request(
+    release: Release, formats: Sequence[str], budget: str, constraints: Constraints, cost: Cost | None = None
+) -> None:
     """Refuse a budget, pin or ban that no result of a sweep could satisfy: sizes are known before it."""
     nothing = {"kl": Figure(value=0.0, error=None, questions=0)}
     entries = [
@@ -142,10 +163,11 @@ def check_request(release: Release, formats: Sequence[str], budget: str, constra
         if name != BF16.name
     ]
     sizes = assemble(release, formats, [], {}, Entry(unit="", format=NOISE), entries)
-    options = planning_options(sizes, constraints)
     wanted = parse_budget(budget)
+    counted = sizing(sizes, wanted, cost)
+    options = planning_options(sizes, constraints, counted)
     if wanted.kind != "kl":
-        check_within_reach(sizes, wanted, options, constraints.max_formats)
+        check_within_reach(wanted, counted, options, constraints.max_formats)
 
 
 def calibrated_amax(release: Release, calibration: StoredSet, file: Path, progress: Progress) -> Mapping[str, float]:

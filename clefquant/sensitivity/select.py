@@ -8,7 +8,8 @@ import numpy as np
 from clefquant.calibration.stored import StoredRecord
 from clefquant.sensitivity.budget import parse_budget
 from clefquant.sensitivity.candidates import candidates
-from clefquant.sensitivity.frontier import Frontier, pareto_frontier
+from clefquant.sensitivity.cost import Cost
+from clefquant.sensitivity.frontier import pareto_frontier
 from clefquant.sensitivity.measure import Measurer
 from clefquant.sensitivity.metrics import mean_of_sums, mean_over_records
 from clefquant.sensitivity.parts import Parts
@@ -17,11 +18,11 @@ from clefquant.sensitivity.plan import (
     Constraints,
     Plan,
     make_plan,
-    max_unit_bytes,
     plan,
     planning_options,
 )
 from clefquant.sensitivity.selection import Candidate, Selection
+from clefquant.sensitivity.sizing import sizing
 from clefquant.sensitivity.table import Entry, Figure, SensitivityTable
 
 DEFAULT_CANDIDATES = 12
@@ -35,6 +36,7 @@ def select(
     parts: Parts,
     constraints: Constraints = NO_CONSTRAINTS,
     *,
+    cost: Cost | None = None,
     count: int = DEFAULT_CANDIDATES,
     seed: int = 0,
 ) -> Selection:
@@ -45,10 +47,10 @@ def select(
     predicted of them); for a ``kl=`` ceiling the smallest layout measured within it (when none is,
     :attr:`Selection.within` is false).
     """
-    first = plan(table, budget, constraints)
-    options = planning_options(table, constraints)
-    frontier = pareto_frontier(options, constraints.max_formats)
-    plans = _candidate_plans(table, first, budget, options, frontier, constraints, count, seed)
+    first = plan(table, budget, constraints, cost)
+    plans = _candidate_plans(table, first, budget, constraints, cost, count, seed)
+    by_bytes = sizing(table, parse_budget("1B"))
+    frontier = pareto_frontier(planning_options(table, constraints, by_bytes), constraints.max_formats)
     measured = measurer.measure([p.units for p in plans], parts.choice, "measuring candidates")
     chosen, within = choose(plans, measured, budget)
     layout = plans[chosen].units
@@ -72,7 +74,7 @@ def select(
         held_out=held_out.figures,
         held_out_groups=held_out.groups,
         residual=additivity_residual(table, layout, swept),
-        points=[(point.bytes + table.other_bytes + table.head_bytes, point.loss) for point in frontier.points],
+        points=[(point.size + table.other_bytes + table.head_bytes, point.loss) for point in frontier.points],
         point_layouts=[_code(table, point.formats) for point in frontier.points],
         exact=frontier.exact,
     )
@@ -87,17 +89,23 @@ def additivity_residual(table: SensitivityTable, layout: dict[str, str], swept: 
 
 
 def _candidate_plans(
-    table: SensitivityTable, first: Plan, budget: str, options: Sequence, frontier: Frontier,  # type: ignore[type-arg]
-    constraints: Constraints, count: int, seed: int,
+    table: SensitivityTable, first: Plan, budget: str, constraints: Constraints, cost: Cost | None, count: int,
+    seed: int,
 ) -> list[Plan]:  # fmt: skip
     start = tuple(first.units[unit.name] for unit in table.units)
-    if parse_budget(budget).kind != "kl":
-        limit = max_unit_bytes(table, parse_budget(budget))
-        found = candidates(table, options, frontier, start, limit, count, constraints.max_formats, seed)
+    wanted = parse_budget(budget)
+    counted = sizing(table, wanted, cost)
+    options = planning_options(table, constraints, counted)
+    frontier = pareto_frontier(options, constraints.max_formats)
+    if wanted.kind != "kl":
+        found = candidates(
+            table, options, frontier, start, counted.sizes, counted.limit(wanted.value), count,
+            constraints.max_formats, seed,
+        )  # fmt: skip
         return [make_plan(table, units, budget) for units in found]
     # the prediction may be off by half or double: sizes on both sides of it are measured
     names = [unit.name for unit in table.units]
-    ceiling = parse_budget(budget).value
+    ceiling = wanted.value
     near = [point for point in frontier.points if ceiling / 2 <= point.loss <= 2 * ceiling]
     spread = np.unique(np.linspace(0, max(len(near) - 1, 0), min(len(near), count - 1)).astype(int))
     layouts = {start: None, **{near[index].formats: None for index in spread}}

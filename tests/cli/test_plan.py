@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from clefquant.cli.console import Output
 from clefquant.cli.plan import plan
 from clefquant.errors import InputError
+from clefquant.sensitivity.cost import Cost
 from clefquant.sensitivity.table import Entry, Figure, SensitivityTable, UnitInfo
 
 
@@ -57,6 +58,22 @@ def test_plan_writes_a_layout_and_prints_json(table_file: Path, tmp_path: Path):
         "layers.0.linear_attn",
         "layers.0.mlp",
     ]
+
+
+def test_a_time_budget_is_counted_by_the_table_of_times(table_file: Path, tmp_path: Path):
+    units = [unit["name"] for unit in json.loads(table_file.read_text())["units"]]
+    times = {name: {"bf16": 2.0, "fp8": 1.0, "nvfp4": 3.0} for name in units}
+    cost = Cost(origin={}, model="nano", device="a GPU", tokens=512, kernels={}, units=times)
+    arguments = ("--table", str(table_file), "--budget", "time=0.75x", "--out", str(tmp_path / "layout.json"))
+    missing = run(*arguments)
+    assert isinstance(missing.exception, InputError)
+    assert "--measure-cost" in str(missing.exception)
+    cost.write(tmp_path / "cost.json")  # beside the table
+    found = run(*arguments)
+    assert json.loads(found.stdout)["milliseconds"] <= 6
+    assert sorted(json.loads(found.stdout)["units"].values()) == ["bf16", "bf16", "fp8", "fp8"]
+    cost.write(tmp_path / "elsewhere.json")
+    assert run(*arguments, "--cost", str(tmp_path / "elsewhere.json")).stdout == found.stdout
 
 
 @pytest.mark.parametrize(

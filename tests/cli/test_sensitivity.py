@@ -58,6 +58,11 @@ def sets(tmp_path_factory: pytest.TempPathFactory, tiny, tiny_loaded) -> tuple[P
 
 
 def run(release, sets: tuple[Path, Path], out: Path, *arguments: str):
+    fixed = ["--model", str(release.path), "--calibration", str(sets[0]), "--eval", str(sets[1]), "--out", str(out)]
+    return run_alone(*fixed, *arguments)
+
+
+def run_alone(*arguments: str):
     app = typer.Typer()
 
     @app.callback()
@@ -65,8 +70,7 @@ def run(release, sets: tuple[Path, Path], out: Path, *arguments: str):
         context.obj = Output(as_json=True, quiet=True)
 
     app.command("sensitivity")(sensitivity)
-    fixed = ["--model", str(release.path), "--calibration", str(sets[0]), "--eval", str(sets[1]), "--out", str(out)]
-    return CliRunner().invoke(app, ["sensitivity", *fixed, *arguments])
+    return CliRunner().invoke(app, ["sensitivity", *arguments])
 
 
 def test_sweep_selection_and_artefacts(tiny, sets, tmp_path: Path):
@@ -93,7 +97,8 @@ def test_sweep_selection_and_artefacts(tiny, sets, tmp_path: Path):
         (("--budget", "99GB"), "more than the largest"),
         (("--budget", "8bits", "--pin", "layers.77.mlp=fp8"), "no such unit"),
         (("--budget", "8bits", "--formats", "fp8,int3"), "unknown format 'int3'"),
-        (("--budget", "8bits", "--cache-bytes", "much"), "--cache-bytes 'much' is not a size"),
+        (("--budget", "time=0.0001x", "--formats", "fp8"), "less than the smallest layout needs; possible: time="),
+        (("--budget", "8bits", "--cache-bytes", "much"), "'much' is not a size"),
     ],
 )
 def test_what_cannot_succeed_is_refused_before_any_work(tiny, sets, tmp_path: Path, arguments, message):
@@ -101,6 +106,29 @@ def test_what_cannot_succeed_is_refused_before_any_work(tiny, sets, tmp_path: Pa
     assert isinstance(result.exception, InputError)
     assert message in str(result.exception)
     assert not (tmp_path / "out").exists()
+
+
+def test_costs_alone_then_a_time_budget(tiny, sets, tmp_path: Path):
+    model = ("--model", str(tiny.path), "--formats", "fp8,int8")
+    alone = run_alone(*model, "--out", str(tmp_path), "--measure-cost")
+    assert alone.exception is None, alone.exception
+    cost = json.loads((tmp_path / "cost.json").read_text())
+    assert json.loads(alone.stdout.splitlines()[-1])["kernels"] == cost["kernels"]
+    assert {file.name for file in tmp_path.iterdir()} == {"cost.json"}
+    # times as they would be on a GPU: a time budget below bf16's is then possible
+    cost["units"] = {name: {"bf16": 1.0, "fp8": 0.5, "int8": 0.75} for name in cost["units"]}
+    (tmp_path / "cost.json").write_text(json.dumps(cost))
+    result = run(tiny, sets, tmp_path, "--budget", "time=0.6x", "--formats", "fp8,int8", "--candidates", "2")
+    assert result.exception is None, result.exception
+    layout = json.loads((tmp_path / "layout.json").read_text())
+    assert layout["budget"] == "time=0.6x"
+    assert sum(cost["units"][name][fmt] for name, fmt in layout["units"].items()) <= 0.6 * len(layout["units"])
+
+
+def test_a_sweep_without_sets_is_refused(tiny, tmp_path: Path):
+    result = run_alone("--model", str(tiny.path), "--out", str(tmp_path / "out"))
+    assert isinstance(result.exception, InputError)
+    assert "needs --calibration, --eval and --budget" in str(result.exception)
 
 
 def test_overlapping_sets_are_refused(tiny, sets, tmp_path: Path):

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from clefquant.sensitivity.frontier import pareto_frontier
-from clefquant.sensitivity.knapsack import Option, Options, least_bytes, least_loss
+from clefquant.sensitivity.knapsack import Option, Options, least_loss, least_size
 
 FORMATS = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53125}
 INSTANCES = 500
@@ -19,7 +19,7 @@ def instance(rng: random.Random) -> tuple[list[Options], int | None]:
     units: list[Options] = []
     for _ in range(rng.randint(1, 6)):
         if units and rng.random() < 0.3:
-            units.append({name: Option(option.bytes, option.loss * rng.random()) for name, option in units[-1].items()})
+            units.append({name: Option(option.size, option.loss * rng.random()) for name, option in units[-1].items()})
             continue
         weights = rng.randint(2, 10 ** rng.randint(2, 9))
         kept = [name for name in formats if name == "bf16" or rng.random() < 0.9]
@@ -29,7 +29,7 @@ def instance(rng: random.Random) -> tuple[list[Options], int | None]:
 
 
 def size(units, chosen) -> int:
-    return sum(unit[name].bytes for unit, name in zip(units, chosen, strict=True))
+    return sum(unit[name].size for unit, name in zip(units, chosen, strict=True))
 
 
 def loss(units, chosen) -> float:
@@ -42,7 +42,7 @@ def every_choice(units, max_formats):
             yield chosen
 
 
-def test_least_loss_least_bytes_and_frontier_equal_brute_force():
+def test_least_loss_least_size_and_frontier_equal_brute_force():
     rng = random.Random(20261201)
     for _ in range(INSTANCES):
         units, max_formats = instance(rng)
@@ -57,7 +57,7 @@ def test_least_loss_least_bytes_and_frontier_equal_brute_force():
             assert max_formats is None or len(set(chosen) - {"bf16"}) <= max_formats
 
         ceiling = rng.uniform(0, max(lost for _, lost in rows))
-        chosen = least_bytes(units, ceiling, max_formats)
+        chosen = least_size(units, ceiling, max_formats)
         assert chosen is not None
         assert loss(units, chosen) <= ceiling
         assert size(units, chosen) == min(weighed for weighed, lost in rows if lost <= ceiling)
@@ -68,9 +68,9 @@ def test_least_loss_least_bytes_and_frontier_equal_brute_force():
                 expected.append(row)
         frontier = pareto_frontier(units, max_formats)
         assert frontier.exact
-        assert [point.bytes for point in frontier.points] == [row[0] for row in expected]
+        assert [point.size for point in frontier.points] == [row[0] for row in expected]
         assert [point.loss for point in frontier.points] == pytest.approx([row[1] for row in expected])
-        assert [size(units, point.formats) for point in frontier.points] == [point.bytes for point in frontier.points]
+        assert [size(units, point.formats) for point in frontier.points] == [point.size for point in frontier.points]
 
 
 def test_thinned_frontier_holds_real_layouts_and_says_so():
@@ -81,8 +81,8 @@ def test_thinned_frontier_holds_real_layouts_and_says_so():
     assert not thinned.exact
     assert 20 < len(thinned.points) <= 51
     for point in thinned.points:
-        assert (size(units, point.formats), loss(units, point.formats)) == (point.bytes, pytest.approx(point.loss))
-        assert point.loss >= min(other.loss for other in exact.points if other.bytes <= point.bytes) * (1 - 1e-9)
+        assert (size(units, point.formats), loss(units, point.formats)) == (point.size, pytest.approx(point.loss))
+        assert point.loss >= min(other.loss for other in exact.points if other.size <= point.size) * (1 - 1e-9)
 
 
 def test_a_27b_sized_plan_takes_a_moment_and_equals_the_frontier():
@@ -101,7 +101,7 @@ def test_a_27b_sized_plan_takes_a_moment_and_equals_the_frontier():
     frontier = pareto_frontier(units)
     assert frontier.exact
     for point in frontier.points[:: len(frontier.points) // 5]:
-        chosen = least_loss(units, point.bytes)
+        chosen = least_loss(units, point.size)
         assert chosen is not None
         assert loss(units, chosen) == pytest.approx(point.loss, rel=1e-9)
 

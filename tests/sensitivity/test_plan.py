@@ -17,7 +17,8 @@ def table(swept):
     [
         ("10.3GB", "bytes", 10.3e9), ("10.3 gb", "bytes", 10.3e9), ("2GiB", "bytes", 2 << 30), ("500MB", "bytes", 5e8),
         ("7e9B", "bytes", 7e9), ("5.2bits", "bits", 5.2), ("0.6x", "fraction", 0.6), (".5x", "fraction", 0.5),
-        ("kl=0.002", "kl", 0.002), ("KL = 2e-3", "kl", 0.002),
+        ("kl=0.002", "kl", 0.002), ("KL = 2e-3", "kl", 0.002), ("time=0.7x", "time", 0.7),
+        ("Time = 1.5 ms", "milliseconds", 1.5),
     ],
 )  # fmt: skip
 def test_budgets_are_read(text, kind, value):
@@ -25,9 +26,11 @@ def test_budgets_are_read(text, kind, value):
     assert (budget.kind, budget.value) == (kind, pytest.approx(value))
 
 
-@pytest.mark.parametrize("text", ["", "10", "10 gigs", "-1GB", "kl=", "5.2 bit", "0.6", "nanGB", "1e9"])
+@pytest.mark.parametrize(
+    "text", ["", "10", "10 gigs", "-1GB", "kl=", "5.2 bit", "0.6", "nanGB", "1e9", "time=1", "0.7ms"]
+)
 def test_other_budgets_say_what_is_allowed(text):
-    with pytest.raises(InputError, match=r"10\.3GB, 5\.2bits, 0\.6x .* kl=0\.002"):
+    with pytest.raises(InputError, match=r"10\.3GB, 5\.2bits, 0\.6x .* kl=0\.002, time=0\.7x .* time=1\.5ms"):
         parse_budget(text)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from clefquant.errors import InputError
 from clefquant.sensitivity.baselines import first_units, published_greedy, random_layouts
+from clefquant.sensitivity.budget import parse_budget
 from clefquant.sensitivity.candidates import candidates
 from clefquant.sensitivity.frontier import pareto_frontier
 from clefquant.sensitivity.frontier_picture import draw_selection
@@ -13,6 +14,7 @@ from clefquant.sensitivity.parts import Parts, split_evaluation
 from clefquant.sensitivity.pictures import draw_table
 from clefquant.sensitivity.plan import NO_CONSTRAINTS, Plan, plan, planning_options
 from clefquant.sensitivity.select import additivity_residual, choose, select
+from clefquant.sensitivity.sizing import sizing
 from clefquant.sensitivity.stability import rank_intervals
 from clefquant.sensitivity.store import ProbeStore
 from clefquant.sensitivity.sweep import sweep
@@ -90,16 +92,17 @@ def test_other_baselines_fill_the_size(table):
 
 
 def test_candidates_are_different_fit_and_hold_the_optimum_and_the_published_layout(table):
-    options = planning_options(table, NO_CONSTRAINTS)
+    counted = sizing(table, parse_budget("7bits"))
+    options = planning_options(table, NO_CONSTRAINTS, counted)
     first = plan(table, "7bits")
     limit = int(7 * sum(unit.weights for unit in table.units) / 8)
     start = tuple(first.units[unit.name] for unit in table.units)
-    found = candidates(table, options, pareto_frontier(options), start, limit, 10)
+    found = candidates(table, options, pareto_frontier(options), start, counted.sizes, limit, 10)
     assert len({tuple(units.values()) for units in found}) == len(found) == 10
     assert found[0] == first.units
     assert found[1] == published_greedy(table, limit)
     assert all(unit_bytes(table, units) <= limit for units in found)
-    one = candidates(table, options, pareto_frontier(options, 1), start, limit, 10, max_formats=1)
+    one = candidates(table, options, pareto_frontier(options, 1), start, counted.sizes, limit, 10, max_formats=1)
     assert all(len(set(units.values()) - {"bf16"}) <= 1 for units in one)
 
 
