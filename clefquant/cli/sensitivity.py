@@ -34,6 +34,9 @@ def sensitivity(
         Literal["measured", "fisher"],
         typer.Option("--metric", help="Probe every unit, or estimate by a backward pass."),
     ] = "measured",
+    adaptive: Annotated[
+        bool, typer.Option("--adaptive", help="Fewer records for units whose rank is certain; about half the probes.")
+    ] = False,
     pin: Pins = None,
     forbid: Forbidden = "",
     max_formats: MaxFormats = None,
@@ -80,6 +83,7 @@ def sensitivity(
         budget,
         out,
         metric=metric,
+        adaptive=adaptive,
         constraints=read_constraints(pin, forbid, max_formats),
         candidates=candidates,
         batch_tokens=batch_tokens,

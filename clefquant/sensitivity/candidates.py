@@ -75,7 +75,7 @@ def resampled(
     """Optima of tables whose records are drawn anew with replacement."""
     generator = np.random.default_rng(seed)
     questions = np.array(table.questions, dtype=np.float64)
-    sums = {(e.unit, e.format): np.array(e.record_kl) for e in table.entries if not e.failed_logits}
+    sums = {(e.unit, e.format): table.record_sums(e) for e in table.entries if not e.failed_logits}
     for _ in range(count):
         weights = np.bincount(generator.integers(len(questions), size=len(questions)), minlength=len(questions))
         total = float(weights @ questions)

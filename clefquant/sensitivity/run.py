@@ -62,6 +62,7 @@ def run_sensitivity(
     batch_tokens: int | None = None,
     shard_tokens: int = DEFAULT_SHARD_TOKENS,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
+    adaptive: bool = False,
     ray_address: str | None = None,
     restart: bool = False,
     progress: Progress = SILENT,
@@ -70,7 +71,8 @@ def run_sensitivity(
 
     ``calibration`` and ``evaluation`` are stored sets of this release. ``out`` may hold an interrupted run, which is
     continued unless ``restart``. ``metric`` ``fisher`` estimates the units' damage from one backward pass instead of
-    probing; candidates are measured all the same. ``batch_tokens`` None: by device. ``ray_address``: spread the
+    probing; candidates are measured all the same. ``batch_tokens`` None: by device. ``adaptive``: more records
+    where ranks are uncertain. ``ray_address``: spread the
     probes over a Ray cluster (``auto`` for one on this machine). Everything that can be refused is refused before the
     first slow step.
     """
@@ -116,6 +118,7 @@ def run_sensitivity(
             batch_tokens=batch_tokens,
             shard_tokens=shard_tokens,
             cache_bytes=cache_bytes,
+            adaptive=adaptive,
             runner=RayRunner(loaded, ray_address, cache_bytes) if ray_address else None,
             progress=progress,
         )

@@ -48,12 +48,14 @@ class Shard:
         return Shard(some, 2 * max(record.tokens for record in some) if alone else 1)
 
 
-def make_shards(records: Sequence[StoredRecord], batch_tokens: int, shard_tokens: int) -> tuple[Shard, ...]:
-    """Deal the records to shards of about ``shard_tokens``, in stored order, so that each is a sample of the whole
-    set."""
+def make_shards(
+    records: Sequence[StoredRecord], batch_tokens: int, shard_tokens: int, fewest: int = 1
+) -> tuple[Shard, ...]:
+    """Deal the records to ``fewest`` or more shards of about ``shard_tokens``, in stored order, so that each is a
+    sample of the whole set."""
     if not records:
         raise InputError("the evaluation set has no records; build one with `clefquant calibrate --split evaluation`.")
-    count = max(1, round(sum(record.tokens for record in records) / shard_tokens))
+    count = max(fewest, round(sum(record.tokens for record in records) / shard_tokens))
     count = min(count, len(records))
     return tuple(Shard(tuple(records[start::count]), batch_tokens) for start in range(count))
 

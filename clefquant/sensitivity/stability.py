@@ -23,7 +23,7 @@ def rank_intervals(table: SensitivityTable, format_name: str, seed: int = 0) -> 
     entries = [e for e in table.entries if e.format == format_name and not e.failed_logits]
     if not entries:
         return []
-    sums = np.array([e.record_kl for e in entries])  # [units, records]
+    sums = np.array([table.record_sums(e) for e in entries])  # [units, records]
     records = sums.shape[1]
     draws = np.random.default_rng(seed).multinomial(records, np.full(records, 1 / records), size=RESAMPLES)
     # the number of questions drawn is common to all units and does not change their order

@@ -46,7 +46,8 @@ class Entry(Part):
     """One unit in one format. A failed entry (NaN or infinite logits) has no figures and is never planned with.
 
     ``figures``: kl, tv, flip, margin_flip, score_shift. ``groups``: KL per ``source:…``, ``type:…`` and ``length:…``.
-    ``record_kl``: sum of the questions' KL of every record, in the order of the table's records.
+    ``record_kl``: sum of the questions' KL of every record, in the order of the table's records; of the first of them
+    alone when an adaptive sweep was sure enough.
     """
 
     unit: str
@@ -101,10 +102,25 @@ class SensitivityTable(Part):
                 found[entry.unit][entry.format] = entry.kl
         return found
 
+    def record_sums(self, entry: Entry) -> NDArray[np.float64]:
+        """Each record's summed KL under ``entry``: [records].
+
+        Records it was not probed on get its mean, and the deviations of the others grow by as much: sum and standard
+        error over all records then are those of the probed ones.
+        """
+        questions, probed = np.array(self.questions, dtype=np.float64), len(entry.record_kl)
+        if probed == len(questions):
+            return np.array(entry.record_kl)
+        expected = entry.kl * questions
+        found: NDArray[np.float64] = expected.copy()
+        scale = questions.sum() / (questions[:probed].sum() or 1.0)
+        found[:probed] += (np.array(entry.record_kl) - expected[:probed]) * scale
+        return found
+
     def record_losses(self, units: dict[str, str]) -> NDArray[np.float64]:
         """Sum over a layout's units of each record's summed KL: [records]. Failed and bf16 units count nothing."""
         kept = [e for e in self.entries if units.get(e.unit) == e.format and not e.failed_logits]
-        rows = np.array([np.zeros(len(self.record_ids)), *(e.record_kl for e in kept)], dtype=np.float64)
+        rows = np.array([np.zeros(len(self.record_ids)), *map(self.record_sums, kept)])
         total: NDArray[np.float64] = rows.sum(axis=0)
         return total
 
@@ -138,14 +154,14 @@ class SensitivityTable(Part):
         text = io.StringIO()
         out = csv.writer(text, lineterminator="\n")
         columns = [column for name in names for column in (name, f"{name}_error")]
-        out.writerow(["unit", "layer", "kind", "format", "bytes", "failed_logits", *columns])
+        out.writerow(["unit", "layer", "kind", "format", "bytes", "records", "failed_logits", *columns])
         known = {unit.name: unit for unit in self.units}
         for entry in self.entries:
             unit = known[entry.unit]
             shown = [entry.figures.get(name) for name in names]
             numbers = [number for f in shown for number in ((f.value, f.error) if f else ("", ""))]
             place = [entry.unit, unit.layer, unit.kind, entry.format]
-            out.writerow([*place, unit.bytes[entry.format], entry.failed_logits, *numbers])
+            out.writerow([*place, unit.bytes[entry.format], len(entry.record_kl), entry.failed_logits, *numbers])
         write_text(path, text.getvalue())
 
 
