@@ -38,6 +38,10 @@ def verify(
     batch_tokens: Annotated[int, typer.Option(help="Padded tokens of one batch.", min=1)] = 4096,
     seed: Annotated[int, typer.Option(help="Of bootstrap and noise sample.")] = 0,
     shard: Annotated[str, typer.Option(help="This worker and how many share --out, as 0/4.")] = "0/1",
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Spread BF16 and a simulated release over Ray: auto, or a cluster.", show_default=False),
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Discard what an earlier run left in --out.")] = False,
 ) -> None:
     """Compare a quantized release with BF16 and write a report.
@@ -51,7 +55,7 @@ def verify(
     output: Output = context.obj
     options = Options(
         device=parse_device(device), batch_tokens=batch_tokens, seed=seed, python=python, engine=parse_engine(engine),
-        shard=parse_shard(shard), restart=restart, sensitivity=sensitivity,
+        shard=parse_shard(shard), ray=ray, restart=restart, sensitivity=sensitivity,
     )  # fmt: skip
 
     def show(report: VerifyReport) -> None:

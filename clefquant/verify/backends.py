@@ -2,7 +2,6 @@
 server."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,16 @@ import torch
 from clefquant.calibration.stored import StoredRecord
 from clefquant.errors import InputError
 from clefquant.progress import Progress
-from clefquant.release.artefact import package_versions, provenance, sha256_file, sha256_json
-from clefquant.release.load import LoadedRelease, default_device
+from clefquant.release.artefact import package_versions, provenance, sha256_json
+from clefquant.release.load import default_device
 from clefquant.release.release import Release
 from clefquant.verify.answers import KIND, SCHEMA_VERSION, Answer, read_answers, write_answers
-from clefquant.verify.chunks import Shard, answer_in_chunks, discard
+from clefquant.verify.chunks import Pass, Shard, answer_in_chunks, discard
 from clefquant.verify.reference import ONE_AT_A_TIME, origin
 from clefquant.verify.results import Served
+from clefquant.verify.runner import release_runner, tables_hash
 from clefquant.verify.runner_http import answer_over_http
 from clefquant.verify.runner_vllm import answer_with_vllm
-from clefquant.verify.simulated import load_simulated
-from clefquant.verify.stored_weights import TABLES_FILE
 
 SIMULATE, VLLM = "simulate", "vllm"
 
@@ -72,12 +70,13 @@ def candidate_answers(
     python: Path | None,
     engine: Mapping[str, Any],
     shard: Shard,
+    ray: str | None,
     progress: Progress,
 ) -> Candidate:
     """The candidate's answers to every question, from ``out`` when this very run was finished before."""
     kind = check_backend(backend, python)
     device = device or default_device()
-    decides = origin(release, sets, device, batch_tokens, backend=backend, tables=_tables_hash(release))
+    decides = origin(release, sets, device, batch_tokens, backend=backend, tables=tables_hash(release))
     if kind != SIMULATE:  # an engine chooses these itself
         decides |= {"dtype": "", "device": "", "batch_tokens": 0, "engine": dict(engine)}
     key = sha256_json(decides)[:16]
@@ -89,13 +88,9 @@ def candidate_answers(
             "origin": decides,
         }
         if kind == SIMULATE:
-            parts = out / ".parts" / key
-
-            def opener() -> AbstractContextManager[LoadedRelease]:
-                return load_simulated(release, device=device)
-
-            answers = answer_in_chunks(
-                parts, records, opener, batch_tokens,
+            runner = release_runner(release, device, ray, simulate=True)
+            (answers,) = answer_in_chunks(
+                [Pass(out / ".parts" / key, records, batch_tokens)], runner,
                 head={"part_of": key}, title="candidate, simulated", shard=shard, progress=progress,
             )  # fmt: skip
             served = Served(answers, [], _simulated_by(decides), {})
@@ -121,9 +116,3 @@ def _simulated_by(decides: dict[str, Any]) -> dict[str, Any]:
         "device": decides["device"],
         "versions": package_versions(),
     }
-
-
-def _tables_hash(release: Release) -> str | None:
-    """Hash of int8 tables, which are no backbone tensors and so not in the release's fingerprint."""
-    path = release.path / TABLES_FILE
-    return sha256_file(path) if path.is_file() else None

@@ -8,6 +8,7 @@ chunks.
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,36 @@ from clefquant.verify.answers import Answer, read_answers, write_answers
 
 CHUNK_TOKENS = 32_768
 
-Opener = Callable[[], AbstractContextManager[LoadedRelease]]
 Shard = tuple[int, int]
 """(number of this worker from 0, number of workers)"""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Records to answer in batches of one size. ``parts``: folder of its finished chunks; its name must stand for
+    everything that decides the numbers."""
+
+    parts: Path
+    records: Sequence[StoredRecord]
+    batch_tokens: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Whole batches of a pass, and the file of their answers."""
+
+    path: Path
+    records: tuple[StoredRecord, ...]
+    batch_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """Of its records."""
+        return sum(record.tokens for record in self.records)
+
+
+Runner = Callable[[Sequence[Chunk], Callable[[int], None]], Iterator[tuple[Chunk, list[Answer]]]]
+"""Answers chunks in any order; tells its second argument how many tokens are done."""
 
 
 class Unfinished(InputError):
@@ -42,56 +70,68 @@ def plan(records: Sequence[StoredRecord], batch_tokens: int) -> list[list[int]]:
 
 
 def answer_in_chunks(
-    parts: Path,
-    records: Sequence[StoredRecord],
-    opener: Opener,
-    batch_tokens: int,
-    *,
-    head: dict[str, Any],
-    title: str,
-    shard: Shard,
-    progress: Progress,
-) -> list[Answer]:
-    """Answers to every question of ``records``, in their order. ``opener`` loads the model, only if a chunk is missing.
+    passes: Sequence[Pass], runner: Runner, *, head: dict[str, Any], title: str, shard: Shard, progress: Progress
+) -> list[list[Answer]]:
+    """Per pass, answers to every question of its records, in their order. ``runner`` runs only if chunks are missing.
 
-    ``parts``: folder of finished chunks; its name must stand for everything that decides the numbers. It is kept until
-    :func:`discard` so that a run killed between two steps repeats neither.
+    Finished chunks are kept until :func:`discard`. Unfinished when other shards' are missing after ours are done.
     """
-    chunks = plan(records, batch_tokens)
-    paths = [parts / f"part-{number:05d}.parquet" for number in range(len(chunks))]
-    mine = [number for number in range(len(chunks)) if number % shard[1] == shard[0] and not paths[number].exists()]
+    cut = [_chunks(one) for one in passes]
+    mine = [
+        chunk
+        for chunks in cut
+        for number, chunk in enumerate(chunks)
+        if number % shard[1] == shard[0] and not chunk.path.exists()
+    ]
     if mine:
-        tokens = sum(records[index].tokens for number in mine for index in chunks[number])
-        with opener() as loaded, progress.task(title, tokens, "tok") as task:
-            for number in mine:
-                chosen = [records[index] for index in chunks[number]]
-                found: list[Answer] = []
-                for index, rows in _run(loaded, chosen, batch_tokens):
-                    found += rows
-                    task.advance(chosen[index].tokens)
-                write_answers(paths[number], found, head)
-    if missing := [path for path in paths if not path.exists()]:
+        with progress.task(title, sum(chunk.tokens for chunk in mine), "tok") as task:
+            for chunk, found in runner(mine, task.advance):
+                write_answers(chunk.path, found, head)
+    if missing := [chunk.path for chunks in cut for chunk in chunks if not chunk.path.exists()]:
         raise Unfinished(
-            f"{len(missing)} of {len(paths)} chunks of {title!r} belong to other shards and are not finished "
-            f"in {parts}. "
+            f"{len(missing)} of {sum(map(len, cut))} chunks of {title!r} belong to other shards and are not finished "
+            f"in {missing[0].parent}. "
             "When every shard has run, run the command once more without --shard."
         )
-    by_key = {answer.key: answer for path in paths for answer in read_answers(path).answers}
-    return [by_key[record.record_id, q.question_id] for record in records for q in record.encoded.questions]
+    return [_collected(one, chunks) for one, chunks in zip(passes, cut, strict=True)]
 
 
-def _run(
-    loaded: LoadedRelease, records: Sequence[StoredRecord], batch_tokens: int
-) -> Iterator[tuple[int, list[Answer]]]:
+def _chunks(one: Pass) -> list[Chunk]:
+    return [
+        Chunk(one.parts / f"part-{number:05d}.parquet", tuple(one.records[i] for i in indices), one.batch_tokens)
+        for number, indices in enumerate(plan(one.records, one.batch_tokens))
+    ]
+
+
+def _collected(one: Pass, chunks: Sequence[Chunk]) -> list[Answer]:
+    by_key = {answer.key: answer for chunk in chunks for answer in read_answers(chunk.path).answers}
+    return [by_key[record.record_id, q.question_id] for record in one.records for q in record.encoded.questions]
+
+
+def in_this_process(opener: Callable[[], AbstractContextManager[LoadedRelease]]) -> Runner:
+    """A runner with the model that ``opener`` loads."""
+
+    def run(chunks: Sequence[Chunk], advance: Callable[[int], None]) -> Iterator[tuple[Chunk, list[Answer]]]:
+        with opener() as loaded:
+            for chunk in chunks:
+                yield chunk, answer_records(loaded, chunk.records, chunk.batch_tokens, advance)
+
+    return run
+
+
+def answer_records(
+    loaded: LoadedRelease, records: Sequence[StoredRecord], batch_tokens: int, advance: Callable[[int], None]
+) -> list[Answer]:
+    """Answers to every question of ``records``, batch by batch."""
+    found: list[Answer] = []
     for index, questions in option_logits(loaded, [record.encoded for record in records], batch_tokens=batch_tokens):
         record = records[index]
-        yield (
-            index,
-            [
-                Answer(record.record_id, question.question_id, tuple(question.option_ids), logits.numpy())
-                for question, logits in zip(record.encoded.questions, questions, strict=True)
-            ],
-        )
+        found += [
+            Answer(record.record_id, question.question_id, tuple(question.option_ids), logits.numpy())
+            for question, logits in zip(record.encoded.questions, questions, strict=True)
+        ]
+        advance(record.tokens)
+    return found
 
 
 def discard(folder: Path) -> None:

@@ -18,9 +18,9 @@ class Options:
     """What rarely changes.
 
     ``python``: of the serving environment, and ``engine``: keyword arguments of its ``ClefVLLM``, for the vllm backend.
-    ``shard``: (this worker, workers). ``restart``:
-    discard what an earlier run left in the output folder. ``sensitivity``: result folder of a sweep, for the frontier
-    plot.
+    ``shard``: (this worker, workers). ``ray``: ``auto`` or a cluster's address, to spread BF16 and the simulated
+    candidate over Ray. ``restart``: discard what an earlier run left in the output folder. ``sensitivity``: result
+    folder of a sweep, for the frontier plot.
     """
 
     device: torch.device | None = None
@@ -29,6 +29,7 @@ class Options:
     python: Path | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
     shard: Shard = (0, 1)
+    ray: str | None = None
     restart: bool = False
     sensitivity: Path | None = None
 

@@ -6,8 +6,7 @@ anything.
 """
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,11 @@ from clefquant.calibration.stored import StoredRecord
 from clefquant.errors import InputError
 from clefquant.progress import Progress
 from clefquant.release.artefact import provenance, sha256_json
-from clefquant.release.load import LoadedRelease, default_device, default_dtype, load_release
+from clefquant.release.load import default_device, default_dtype
 from clefquant.release.release import Release, open_release
-from clefquant.verify.answers import KIND, SCHEMA_VERSION, Answer, AnswerFile, read_answers, write_answers
-from clefquant.verify.chunks import Shard, Unfinished, answer_in_chunks, discard
+from clefquant.verify.answers import KIND, SCHEMA_VERSION, AnswerFile, read_answers, write_answers
+from clefquant.verify.chunks import Pass, Shard, answer_in_chunks, discard
+from clefquant.verify.runner import release_runner
 
 NOISE_RECORDS = 64
 OTHER_BATCHING, ONE_AT_A_TIME = "logits_other_batching", "logits_one_at_a_time"
@@ -50,6 +50,7 @@ def reference_answers(
     batch_tokens: int,
     seed: int,
     shard: Shard,
+    ray: str | None,
     progress: Progress,
 ) -> tuple[AnswerFile, Path]:
     """The reference's answers with both noise runs, and their file: read from ``against`` or from ``out``, else
@@ -75,35 +76,20 @@ def reference_answers(
         "backbone_bytes": release.backbone_bytes,
         "origin": decides,
     }
-    loaded: list[LoadedRelease] = []
-
-    @contextmanager
-    def opener() -> Iterator[LoadedRelease]:
-        if not loaded:  # three passes, one load
-            loaded.append(load_release(release, device=device))
-        yield loaded[0]
-
     work = out / ".parts" / key
     sample = noise_sample(records, seed)
-    passes = (
-        ("logits", records, batch_tokens, "BF16"),
-        (OTHER_BATCHING, sample, max(1, batch_tokens // 4), "BF16, other batching"),
-        (ONE_AT_A_TIME, sample, 1, "BF16, one at a time"),
-    )
-    found: dict[str, list[Answer]] = {}
-    waiting: Unfinished | None = None
-    for name, chosen, tokens, title in passes:
-        try:
-            found[name] = answer_in_chunks(
-                work / name, chosen, opener, tokens, head={"part_of": key}, title=title, shard=shard, progress=progress
-            )
-        except Unfinished as error:  # this worker's share of the other passes can still be done
-            waiting = error
-    loaded.clear()
-    if waiting is not None:
-        raise waiting
-    answers = found.pop("logits")
-    write_answers(path, answers, head, found)
+    passes = {
+        "logits": (records, batch_tokens),
+        OTHER_BATCHING: (sample, max(1, batch_tokens // 4)),
+        ONE_AT_A_TIME: (sample, 1),
+    }
+    found = answer_in_chunks(
+        [Pass(work / name, chosen, tokens) for name, (chosen, tokens) in passes.items()],
+        release_runner(release, device, ray, simulate=False),
+        head={"part_of": key}, title="BF16 and its noise floor", shard=shard, progress=progress,
+    )  # fmt: skip
+    answers, *again = found
+    write_answers(path, answers, head, dict(zip((OTHER_BATCHING, ONE_AT_A_TIME), again, strict=True)))
     discard(work)
     return read_answers(path), path
 

@@ -12,6 +12,7 @@ from clefquant.release.code import release_code
 from clefquant.release.release import Release, open_release
 from clefquant.verify.backends import SIMULATE, candidate_answers, check_backend
 from clefquant.verify.chunks import Unfinished
+from clefquant.verify.cluster import connect
 from clefquant.verify.frontier import read_frontier
 from clefquant.verify.gates import read_gate
 from clefquant.verify.html import html
@@ -55,6 +56,10 @@ def verify(
     """
     chosen = options or Options()
     check_backend(backend, chosen.python)
+    if chosen.ray is not None:
+        if chosen.shard != (0, 1):
+            raise InputError("--ray hands the chunks out itself; leave --shard out.")
+        connect(chosen.ray)  # before anything is computed
     limits = read_gate(gate) if gate else None
     frontier = read_frontier(chosen.sensitivity) if chosen.sensitivity else None
     opened = open_release(release)
@@ -68,14 +73,14 @@ def verify(
         reference, reference_path = reference_answers(
             str(against), records, prints, out,
             device=chosen.device, batch_tokens=chosen.batch_tokens, seed=chosen.seed, shard=chosen.shard,
-            progress=progress,
+            ray=chosen.ray, progress=progress,
         )  # fmt: skip
     except Unfinished as error:  # this worker's share of the candidate can still be done
         waiting = error
     candidate = candidate_answers(
         backend, opened, records, prints, out,
         device=chosen.device, batch_tokens=chosen.batch_tokens, python=chosen.python, engine=chosen.engine,
-        shard=chosen.shard, progress=progress,
+        shard=chosen.shard, ray=chosen.ray, progress=progress,
     )  # fmt: skip
     if waiting is not None:
         raise waiting

@@ -95,14 +95,14 @@ def test_two_shards_give_the_same_report(finished, quantized, tiny, evaluation, 
 
 
 def test_finished_answers_are_used_again(finished, quantized, tiny, evaluation, monkeypatch):
-    monkeypatch.setattr("clefquant.verify.reference.load_release", None)
-    monkeypatch.setattr("clefquant.verify.backends.load_simulated", None)
+    monkeypatch.setattr("clefquant.verify.runner.load_release", None)
+    monkeypatch.setattr("clefquant.verify.runner.load_simulated", None)
     again = verify(quantized("nvfp4").path, tiny.path, [evaluation], finished.json.parent, options=SMALL)
     assert again.value == finished.value
 
 
 def test_reference_file_stands_for_the_release(finished, quantized, evaluation, folder, monkeypatch):
-    monkeypatch.setattr("clefquant.verify.reference.load_release", None)
+    monkeypatch.setattr("clefquant.verify.runner.load_release", None)
     again = verify(quantized("nvfp4").path, finished.reference, [evaluation], folder, options=SMALL)
     assert again.value == finished.value
 
