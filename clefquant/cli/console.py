@@ -78,12 +78,8 @@ class Output:
 
     @contextmanager
     def _bar(self, title: str, total: float | None, unit: str) -> Iterator[work.Task]:
-        columns = (
-            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), _Rate(),
-            TimeRemainingColumn(), TextColumn("[dim]{task.fields[note]}"),
-        )  # fmt: skip
-        with Progress(*columns, console=self.console) as bars:
-            yield _Bar(bars, bars.add_task(title, total=total, unit=unit, note=""))
+        with make_bars(self.console) as bars:
+            yield Bar(bars, bars.add_task(title, total=total, unit=unit, note=""))
 
     @contextmanager
     def _lines(self, title: str, total: float | None, unit: str) -> Iterator[work.Task]:
@@ -92,15 +88,28 @@ class Output:
         self.say(f"{title}: {lines.done:,.0f} {unit} in {time.monotonic() - lines.start:.1f} s")
 
 
+def make_bars(console: Console) -> Progress:
+    """Bars for counted tasks; each task has the fields ``unit`` and ``note``."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), _Rate(),
+        TimeRemainingColumn(), TextColumn("[dim]{task.fields[note]}"),
+    )  # fmt: skip
+    return Progress(*columns, console=console)
+
+
 @dataclass
-class _Bar:
+class Bar:
+    """One task of some bars."""
+
     bars: Progress
     task: Any
 
     def advance(self, steps: float = 1) -> None:
+        """Count ``steps`` more units as done."""
         self.bars.advance(self.task, steps)
 
     def note(self, text: str) -> None:
+        """Show a short remark beside the bar."""
         self.bars.update(self.task, note=text)
 
 

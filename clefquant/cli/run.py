@@ -6,6 +6,15 @@ from typing import Annotated
 import typer
 
 from clefquant.cli.console import Output
+from clefquant.cli.stages import StageView
+
+
+def _print_schema(asked: bool) -> None:
+    if asked:
+        from clefquant.pipeline.config_file import schema_text
+
+        print(schema_text(), end="")
+        raise typer.Exit
 
 
 def run(
@@ -16,19 +25,23 @@ def run(
         list[str] | None, typer.Option(help="A stage to do again; repeatable.", show_default=False)
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Do every stage again.")] = False,
+    _: Annotated[
+        bool,
+        typer.Option("--schema", callback=_print_schema, is_eager=True, help="Print the JSON Schema of CONFIG, stop."),
+    ] = False,
 ) -> None:
     """Calibrate, plan, quantize, export, audit and verify; stages done before from the same inputs are kept.
 
     Example: `clefquant run configs/nano-mixed.yaml`
     """
-    from clefquant.errors import InputError
-    from clefquant.pipeline.flow import STAGES, open_flow
+    from clefquant.pipeline.flow import STAGES, check_stage, open_flow
 
     output: Output = context.obj
-    if until not in STAGES:
-        raise InputError(f"there is no stage {until}; stages are {', '.join(STAGES)}.")
-    flow = open_flow(config, STAGES if restart else (force or ()), output, output.say)
-    flow.run(until)
+    check_stage(until)
+    flow = open_flow(config, STAGES if restart else (force or ()))
+    with StageView(output, flow.stages(until)) as view:
+        flow.watched_by(view)
+        flow.run(until)
     paths: dict[str, Path] = {}
     if "release" in flow.results:
         paths["release"] = flow.out / "release"
@@ -38,7 +51,7 @@ def run(
     output.done(
         {"stages": flow.results, "seconds": flow.journal.seconds()},
         wrote=paths,
-        next_command=("publish", flow.out / "release", "--repo", "ORG/NAME", "--dry-run"),
+        next_command=("publish", flow.out / "release", "--repo", "ORG/NAME", "--dry-run") if "report" in paths else (),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from clefquant.calibration.build import build_set
 from clefquant.calibration.mixture import load_mixture
@@ -13,21 +13,27 @@ from clefquant.errors import CheckFailed, InputError
 from clefquant.export.audit import audit, has_errors
 from clefquant.export.release_folder import export_release
 from clefquant.export.tables import shrink_tables
-from clefquant.pipeline.config import PlanConfig, RunConfig, SetConfig, read_config, resolve
-from clefquant.pipeline.journal import Journal
+from clefquant.pipeline.config import PlanConfig, RunConfig, SetConfig
+from clefquant.pipeline.config_file import read_config, resolve
+from clefquant.pipeline.journal import Journal, Watch
 from clefquant.pipeline.probe import make_probe
-from clefquant.progress import Progress
+from clefquant.progress import SILENT, Progress
 from clefquant.quantize.calibrated import chosen_layout, quantize
 from clefquant.recipes.layout import Layout, read_layout
 from clefquant.release.artefact import sha256_file, write_json
 from clefquant.release.code import release_code
 from clefquant.release.release import Release, open_release
+from clefquant.release.shards import parse_size
 from clefquant.sensitivity.plan import Constraints
 from clefquant.sensitivity.run import STATISTICS_FILE, run_sensitivity
 from clefquant.verify.run import Options, verify
 
 STAGES = ("calibration", "selection", "evaluation", "sensitivity", "checkpoint", "release", "audit", "report")
 Split = Literal["calibration", "evaluation"]
+
+
+class View(Watch, Progress, Protocol):
+    """Who draws a run."""
 
 
 @dataclass
@@ -37,7 +43,7 @@ class Flow:
     config_file: Path
     config: RunConfig
     journal: Journal
-    progress: Progress
+    progress: Progress = SILENT
     results: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -50,22 +56,31 @@ class Flow:
         """Folder of the run."""
         return self.journal.out
 
-    def run(self, until: str) -> None:
-        """Do every stage up to ``until``; stages that the configuration does not ask for are left out."""
-        for name in STAGES[: STAGES.index(until) + 1]:
-            if self.config.plan is None and name in ("selection", "sensitivity"):
-                continue
+    def stages(self, until: str) -> list[str]:
+        """The stages up to ``until``, without those that the configuration does not ask for."""
+        left_out = {"selection", "sensitivity"} if self.config.plan is None else set()
+        left_out |= {"calibration"} if self.config.calibration is None else set()
+        return [name for name in STAGES[: STAGES.index(until) + 1] if name not in left_out]
+
+    def watched_by(self, view: "View") -> None:
+        """Tell ``view`` of stages and of the work in them."""
+        self.progress = self.journal.watch = view
+
+    def run(self, until: str = STAGES[-1]) -> None:
+        """Do every stage up to ``until`` that was not done before from the same inputs."""
+        for name in self.stages(until):
             stage: Callable[[], dict[str, Any]] = getattr(self, f"_{name}")
             self.results[name] = stage()
 
     def _calibration(self) -> dict[str, Any]:
+        assert self.config.calibration is not None
         return self._build("calibration", "calibration", self.config.calibration, against=())
 
     def _selection(self) -> dict[str, Any]:
         return self._build("selection", "calibration", self._plan.selection, against=("calibration",))
 
     def _evaluation(self) -> dict[str, Any]:
-        others = ("calibration",) if self.config.plan is None else ("calibration", "selection")
+        others = [name for name in ("calibration", "selection") if name in self.results]
         return self._build("evaluation", "evaluation", self.config.evaluation, against=others)
 
     def _sensitivity(self) -> dict[str, Any]:
@@ -91,16 +106,15 @@ class Flow:
         layout = self._layout()
         inputs = {
             "model": self.release.fingerprint,
-            "calibration": self._prints("calibration"),
+            "calibration": self._prints("calibration") if self._calibration_set else None,
             "layout": layout.units,
             "algorithm": self.config.algorithm,
             "tables": self.config.tables,
         }
 
         def work(target: Path) -> dict[str, Any]:
-            calibration = self.out / "calibration"
             quantize(
-                self.release, layout, calibration, target, algorithm=self.config.algorithm,
+                self.release, layout, self._calibration_set, target, algorithm=self.config.algorithm,
                 earlier=self.out / "sensitivity" / STATISTICS_FILE, progress=self.progress,
             )  # fmt: skip
             if self.config.tables == "int8":
@@ -113,7 +127,8 @@ class Flow:
         inputs = {
             "checkpoint": self.results["checkpoint"],
             "tables": self.config.tables,
-            "config": sha256_file(self.config_file),
+            "configuration": sha256_file(self.config_file),
+            "max_shard_size": self.config.max_shard_size,
             "evaluation": self._prints("evaluation"),
         }
 
@@ -121,7 +136,8 @@ class Flow:
             probe = make_probe(self.out / "checkpoint", list(self._stored("evaluation")))
             exported = export_release(
                 self.out / "checkpoint", target, config=self.config_file, probe=probe,
-                calibration=self.out / "calibration", base_model=self.config.base_model, progress=self.progress,
+                max_shard_bytes=parse_size(self.config.max_shard_size),
+                calibration=self._calibration_set, base_model=self.config.base_model, progress=self.progress,
             )  # fmt: skip
             return {"sha256": exported.sums_sha256, "files": exported.files, "bytes": exported.bytes}
 
@@ -166,6 +182,10 @@ class Flow:
         assert self.config.plan is not None
         return self.config.plan
 
+    @property
+    def _calibration_set(self) -> Path | None:
+        return None if self.config.calibration is None else self.out / "calibration"
+
     def _layout(self) -> Layout:
         if self.config.plan is not None:
             return read_layout(self.out / "sensitivity" / "layout.json", self.release)
@@ -200,10 +220,20 @@ class Flow:
         return self.journal.stage(stage, inputs, work, keeps_partial=True)
 
 
-def open_flow(config_file: Path, force: Iterable[str], progress: Progress, say: Callable[[str], None]) -> Flow:
-    """Read the configuration and the run's journal. InputError on a wrong field or an unknown stage."""
+def open_flow(config_file: Path, force: Iterable[str] = ()) -> Flow:
+    """Read the configuration and the run's journal. InputError on a wrong field or an unknown stage.
+
+    ``force``: stages to do again whatever their inputs are.
+    """
     forced = frozenset(force)
-    if unknown := sorted(forced - set(STAGES)):
-        raise InputError(f"there is no stage {unknown[0]}; stages are {', '.join(STAGES)}.")
+    for stage in sorted(forced):
+        check_stage(stage)
     config = read_config(config_file)
-    return Flow(config_file, config, Journal(Path(config.out), forced, say), progress)
+    journal = Journal(Path(config.out), forced, configuration=sha256_file(config_file))
+    return Flow(config_file, config, journal)
+
+
+def check_stage(name: str) -> None:
+    """InputError when there is no such stage."""
+    if name not in STAGES:
+        raise InputError(f"there is no stage {name}; stages are {', '.join(STAGES)}.")

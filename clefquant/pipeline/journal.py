@@ -4,26 +4,53 @@ A stage is skipped when its key (a hash of its parameters and of what it reads) 
 and its output is still there. A changed key discards the output of exactly the stages it reaches.
 """
 
-import resource
 import shutil
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from clefquant.release.artefact import provenance, read_json, sha256_json, write_json
+from clefquant import __version__
+from clefquant.pipeline.memory import forget_peak, peak_bytes
+from clefquant.release.artefact import package_versions, provenance, read_json, sha256_json, write_json
 
 KIND = "run"
 SCHEMA_VERSION = 1
 
 
-class Journal:
-    """Reads and writes ``run.json`` of the run folder ``out``."""
+class Watch(Protocol):
+    """Who is told how the run goes on."""
 
-    def __init__(self, out: Path, forced: frozenset[str], say: Callable[[str], None]) -> None:
+    def kept(self, stage: str) -> None:
+        """The stage was done before from the same inputs."""
+
+    def started(self, stage: str, why: str) -> None:
+        """The stage begins; ``why`` it is not kept."""
+
+    def finished(self, stage: str, seconds: float) -> None:
+        """The stage is done."""
+
+
+class Unwatched:
+    """Tells nobody."""
+
+    def kept(self, stage: str) -> None:
+        """Nothing."""
+
+    def started(self, stage: str, why: str) -> None:
+        """Nothing."""
+
+    def finished(self, stage: str, seconds: float) -> None:
+        """Nothing."""
+
+
+class Journal:
+    """Reads and writes ``run.json`` of the run folder ``out``. ``parents``: sha256 of what the run was made from."""
+
+    def __init__(self, out: Path, forced: frozenset[str] = frozenset(), **parents: str) -> None:
         self.out = out
-        self._forced, self._say = forced, say
+        self.watch: Watch = Unwatched()
+        self._forced, self._parents = forced, parents
         path = out / "run.json"
         self._stages: dict[str, Any] = read_json(path, KIND, SCHEMA_VERSION)["stages"] if path.exists() else {}
 
@@ -35,35 +62,48 @@ class Journal:
         ``keeps_partial``: the stage's own folder holds resumable work that survives an interruption (not a changed
         input).
         """
-        target, key = self.out / name, sha256_json(inputs)
-        known = self._stages.get(name)
-        if known is not None and known["key"] == key and known["done"] and target.exists() and name not in self._forced:
-            self._say(f"[dim]{name}: done before from the same inputs, kept[/dim]")
+        target = self.out / name
+        hashes = {field: sha256_json(value) for field, value in inputs.items()}
+        known = self._stages.get(name) or {}
+        why = self._why(name, known, hashes, target)
+        if why is None:
+            self.watch.kept(name)
             result: dict[str, Any] = known["result"]
             return result
-        same_start = known is not None and known["key"] == key and not known["done"]
+        same_start = known.get("inputs") == hashes and not known["done"]
         if target.exists() and not (keeps_partial and same_start):
             shutil.rmtree(target)
-        self._stages[name] = {"key": key, "done": False}
+        self._stages[name] = {"inputs": hashes, "done": False}
         self._write()
-        self._say(f"[bold]{name}[/bold]")
+        self.watch.started(name, why)
+        forget_peak()
         start = time.monotonic()
         outcome = work(target)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        self._stages[name] = {
-            "key": key,
-            "done": True,
-            "seconds": round(time.monotonic() - start, 1),
-            "peak_memory_bytes": peak,
-            "result": outcome,
-        }
+        seconds = round(time.monotonic() - start, 1)
+        versions = {"clefquant": __version__, **package_versions()}
+        self._stages[name] |= {"done": True, "seconds": seconds, **peak_bytes(), "versions": versions}
+        self._stages[name]["result"] = outcome
         self._write()
+        self.watch.finished(name, seconds)
         return outcome
 
     def seconds(self) -> dict[str, float]:
         """Duration of each finished stage."""
         return {name: stage["seconds"] for name, stage in self._stages.items() if stage["done"]}
 
+    def _why(self, name: str, known: Mapping[str, Any], hashes: Mapping[str, str], target: Path) -> str | None:
+        """Why the stage is to be done; None when it need not."""
+        if not known:
+            return "not done yet"
+        before = known.get("inputs", {})
+        if changed := [field for field in {**before, **hashes} if before.get(field) != hashes.get(field)]:
+            return f"{', '.join(changed)} changed"
+        if not known["done"]:
+            return "was interrupted"
+        if not target.exists():
+            return "its folder is gone"
+        return "asked for" if name in self._forced else None
+
     def _write(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
-        write_json(self.out / "run.json", {**provenance(KIND, SCHEMA_VERSION, {}), "stages": self._stages})
+        write_json(self.out / "run.json", {**provenance(KIND, SCHEMA_VERSION, self._parents), "stages": self._stages})
