@@ -1,18 +1,12 @@
 """What is checked at start. vLLM itself starts without a word when tables are missing and then answers NaN."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor
-
 from clef_vllm import __version__, compat
-from clef_vllm.layout import ARCHITECTURE, TASK
+from clef_vllm.layout import ARCHITECTURE, LEXICAL_KEY, TASK
 from clef_vllm.release import MARKER, Release, ReleaseError
-
-# vLLM creates KV-cache scales for every attention layer of a quantized model; our releases never carry them, and the
-# default of 1.0 is right for a 16-bit cache.
-OPTIONAL = re.compile(r"\.attn\.[a-z_]*(k|v|q|prob)_scale$|\.[kvq]_zero_point$")
 
 
 def parse_version(text: str) -> tuple[int, ...]:
@@ -57,60 +51,15 @@ def check_ranks(config: Any, ranks: int) -> None:
             )
 
 
-def check_head(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], release: Release) -> None:
-    """Names and shapes of the head file against its configuration."""
-    missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
-    wrong = [n for n in wanted if n in found and wanted[n].shape != found[n].shape]
-    if missing or extra or wrong:
+def lexical_table(release: Release, config: Any) -> str:
+    """Where lm_head's rows are kept, "device" or "cpu" (host memory); asked for through hf_overrides."""
+    place = str(getattr(config, LEXICAL_KEY, "device"))
+    if place == "cpu" and not release.tables:
         raise ReleaseError(
-            f"{release.head_weights} does not fit its configuration: missing {missing[:5]}, unknown {extra[:5]}, "
-            f"other shape {wrong[:5]}; download the release again"
+            f"{release.path} has 16-bit tables, and only int8 tables can be kept in host memory; "
+            f"leave the lexical table on the device, or shrink the tables with clefquant shrink-tables"
         )
-
-
-def check_loaded(expected: set[str], loaded: set[str]) -> None:
-    """Every parameter of the model must have come from a file."""
-    missing = sorted(name for name in expected - loaded if not OPTIONAL.search(name))
-    if missing:
-        raise ReleaseError(
-            f"{len(missing)} parameters were not in the release and would stay uninitialized: {', '.join(missing[:8])}"
-            f"{' …' if len(missing) > 8 else ''}; download or export the release again"
-        )
-
-
-class WeightWatch:
-    """Sees every checkpoint tensor on its way to vLLM and remembers what the fused layers need."""
-
-    def __init__(self, fused: Mapping[str, list[str]]) -> None:
-        self.siblings = {part: parts for parts in fused.values() if len(parts) > 1 for part in parts}
-        self.names: set[str] = set()
-        self.scales: dict[str, float] = {}
-
-    def observe(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in weights:
-            self.names.add(name)
-            if name.endswith("_global_scale"):
-                self.scales[name] = float(tensor)
-            yield name, tensor
-
-    def check_fused(self) -> None:
-        """A fused layer is "loaded" for vLLM as soon as one part was; and it keeps one global scale for all parts."""
-        for name in sorted(self.names):
-            module, _, tensor = name.rpartition(".")
-            parent, _, part = module.rpartition(".")
-            for sibling in self.siblings.get(part, []):
-                other = f"{parent}.{sibling}.{tensor}"
-                if other not in self.names:
-                    raise ReleaseError(
-                        f"the release has {name} but not {other}; vLLM runs {', '.join(self.siblings[part])} as one "
-                        f"layer, so all need the same tensors (one format for all); export the release again"
-                    )
-                if name in self.scales and self.scales[name] != self.scales[other]:
-                    raise ReleaseError(
-                        f"{name} is {self.scales[name]:g}, {other} is {self.scales[other]:g}; vLLM runs the two as one "
-                        f"layer with one scale, so weights would shrink by up to their ratio. Quantize again with the "
-                        f"pair fused, or repair the release with clefquant audit --repair"
-                    )
+    return place
 
 
 def kernel_lines(model: Any) -> list[str]:

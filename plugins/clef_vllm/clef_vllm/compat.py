@@ -73,13 +73,13 @@ def engine_arguments(factory: Any, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def replaced_tables(table: type) -> Iterator[None]:
-    """While a Qwen3.5 model is being built, both vocabulary tables become `table` (0.26 to 0.33 look the two names up
-    in the model's own module). Restores itself, also after an error."""
+def replaced_tables(embedding: type, lm_head: type) -> Iterator[None]:
+    """While a Qwen3.5 model is being built, its vocabulary tables become the given classes (0.26 to 0.33 look the two
+    names up in the model's own module). Restores itself, also after an error."""
     import vllm.model_executor.models.qwen3_5 as module
 
     before = module.VocabParallelEmbedding, module.ParallelLMHead
-    module.VocabParallelEmbedding = module.ParallelLMHead = table
+    module.VocabParallelEmbedding, module.ParallelLMHead = embedding, lm_head
     try:
         yield
     finally:
@@ -87,5 +87,20 @@ def replaced_tables(table: type) -> Iterator[None]:
 
 
 def scheme_kernels(scheme: Any) -> list[Any]:
-    """The kernel objects of a quantization scheme: `kernel` for the 4-bit formats, `fp8_linear` for FP8 (0.26-0.32)."""
-    return [kernel for name in ("kernel", "fp8_linear") if (kernel := getattr(scheme, name, None)) is not None]
+    """The kernel objects of a quantization scheme: `kernel` for the 4-bit formats, `fp8_linear` for FP8 (0.26-0.32),
+    `ocp_mx_linear` for Quark's MXFP4 (0.28-0.32; 0.26 keeps none)."""
+    names = ("kernel", "fp8_linear", "ocp_mx_linear")
+    return [kernel for name in names if (kernel := getattr(scheme, name, None)) is not None]
+
+
+def autotune(on: bool | None) -> dict[str, Any]:
+    """Engine arguments that switch FlashInfer's autotuning. 0.32: an argument of its own; 0.28: part of kernel_config;
+    0.26 has no switch. None leaves it to vLLM."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    known = inspect.signature(EngineArgs).parameters
+    if on is None:
+        return {}
+    if "enable_flashinfer_autotune" in known:
+        return {"enable_flashinfer_autotune": on}
+    return {"kernel_config": {"enable_flashinfer_autotune": on}} if "kernel_config" in known else {}

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clef_vllm.layout import ARCHITECTURE, EXTRA_KEY, TASK
+from clef_vllm.layout import ARCHITECTURE, EXTRA_KEY, LEXICAL_KEY, TASK
 from clef_vllm.release import Release
 from clef_vllm.requests import Prepared
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # Token counts that CUDA graphs are captured for. Every step here is a prefill; vLLM's own list is made for decoding
 # (dozens of sizes up to 512), so records above 512 tokens would run without graphs. A step is padded to the next size.
-GRAPH_TOKENS = [64, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048]
+GRAPH_TOKENS = [*range(64, 512, 64), *range(512, 1024, 64), *range(1024, 2049, 128)]
 
 
 class EngineError(RuntimeError):
@@ -25,16 +25,24 @@ def engine_options(
     gpu_memory_utilization: float | None = None,
     kv_cache_gib: float | None = None,
     images: int = 4,
+    lexical_table: str = "device",
     **options: Any,
 ) -> dict[str, Any]:
-    """Keyword arguments for `vllm.LLM` and `AsyncEngineArgs`; None leaves a choice to vLLM."""
+    """Keyword arguments for `vllm.LLM` and `AsyncEngineArgs`; None leaves a choice to vLLM.
+
+    lexical_table: "cpu" keeps lm_head's int8 rows in host memory, "device" beside the model.
+    """
+    from vllm.platforms import current_platform
+
+    graphs = current_platform.is_cuda() and not options.get("enforce_eager") and "compilation_config" not in options
     wanted = {
         "model": str(release.path),
         "runner": "pooling",
-        "hf_overrides": {"architectures": [ARCHITECTURE]},
+        "hf_overrides": {"architectures": [ARCHITECTURE], LEXICAL_KEY: lexical_table},
         "max_model_len": max_model_len,
         "gpu_memory_utilization": gpu_memory_utilization,
         "kv_cache_memory_bytes": None if kv_cache_gib is None else int(kv_cache_gib * 2**30),
+        "cudagraph_capture_sizes": GRAPH_TOKENS if graphs else None,
         # Without the vision tower a text server saves its memory; video is not served.
         **({"limit_mm_per_prompt": {"image": images, "video": 0}} if images else {"language_model_only": True}),
         **options,

@@ -51,6 +51,7 @@ class HeadBatch(NamedTuple):
     option_bag: Bag  # N bags over T
     lexical_bag: Bag  # N bags over the unique option tokens
     lexical_ids: Tensor  # [U] int64 vocabulary ids, unique
+    lexical_ids_host: Tensor  # the same in host memory
     types: Tensor  # [Q]
     last: Tensor  # [Q]: last token of the question's request, a row of T
     owner: Tensor  # [N]: question of each option, a row of Q
@@ -126,8 +127,8 @@ def build_batch(schemas: list[Schema], prompts: list[IntArray], device: torch.de
         for rect in rects
     ]
     return HeadBatch(
-        Bag(q_rows, q_off), Bag(o_rows, o_off), Bag(l_rows, o_off), l_ids, types, last, owner, starts, buckets,
-        options.tolist(),
+        Bag(q_rows, q_off), Bag(o_rows, o_off), Bag(l_rows, o_off), l_ids, torch.from_numpy(lexical_ids), types, last,
+        owner, starts, buckets, options.tolist(),
     )  # fmt: skip
 
 

@@ -17,6 +17,8 @@ ARCHITECTURE = "ClefForDecision"
 # but model runner V2 (vLLM 0.30 and later) refuses it.
 TASK = "token_classify"
 EXTRA_KEY = "clef_questions"
+# The key of hf_overrides that says where lm_head's int8 rows are kept: "device" or "cpu".
+LEXICAL_KEY = "clef_lexical_table"
 QUESTION_TYPES = 3
 
 IntArray = NDArray[np.int64]

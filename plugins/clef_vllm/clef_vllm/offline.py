@@ -24,13 +24,15 @@ class ClefVLLM:
         gpu_memory_utilization: float | None = None,
         kv_cache_gib: float | None = None,
         images: int = 4,
+        lexical_table: str = "device",
         check_probe: bool = True,
         **engine: Any,
     ) -> None:
         """
         path: release folder. max_model_len: longest prompt in tokens, 16,384 by default; longer states are cut.
         gpu_memory_utilization: share of the GPU, or kv_cache_gib: a fixed KV cache. images: the most per record; 0
-        leaves the vision tower out. Further keywords go to `vllm.LLM` (tensor_parallel_size, max_num_batched_tokens …).
+        leaves the vision tower out. lexical_table: "cpu" keeps lm_head's int8 rows in host memory. Further keywords go
+        to `vllm.LLM` (tensor_parallel_size, max_num_batched_tokens …).
         """
         import vllm
         from vllm.logger import init_logger
@@ -40,7 +42,9 @@ class ClefVLLM:
         checks.check_marker(self.release)
         length = max_model_len or default_max_model_len(self.release.path)
         self.encoder = Encoder(path, length)
-        options = engine_options(self.release, length, gpu_memory_utilization, kv_cache_gib, images, **engine)
+        options = engine_options(
+            self.release, length, gpu_memory_utilization, kv_cache_gib, images, lexical_table, **engine
+        )
         self.llm = vllm.LLM(**options)
         config = self.llm.llm_engine.vllm_config.model_config
         try:

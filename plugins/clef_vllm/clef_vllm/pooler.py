@@ -15,7 +15,7 @@ from vllm.model_executor.layers.pooler import Pooler, PoolingParamsUpdate
 
 from clef_vllm import compat
 from clef_vllm.head import JointHead
-from clef_vllm.indices import build_batch
+from clef_vllm.indices import HeadBatch, build_batch
 from clef_vllm.layout import EXTRA_KEY, TASK, IntArray, Schema, parse_layout, widest_schema
 
 
@@ -30,8 +30,8 @@ class Ready(NamedTuple):
 
 
 class ClefPooler(Pooler):
-    def __init__(self, head: JointHead, lexical_rows: Callable[[Tensor], Tensor]) -> None:
-        """lexical_rows: vocabulary ids [U] to lm_head rows [U, H]; under tensor parallelism every rank calls it."""
+    def __init__(self, head: JointHead, lexical_rows: Callable[[HeadBatch], Tensor]) -> None:
+        """lexical_rows: lm_head rows [U, H] of a batch's ids; under tensor parallelism every rank calls it."""
         nn.Module.__init__(self)
         self.head = head
         self.lexical_rows = lexical_rows
@@ -71,7 +71,7 @@ class ClefPooler(Pooler):
     def _logits(self, packed: Tensor, ready: list[Ready]) -> tuple[Tensor, ...]:
         batch = build_batch([one.schema for one in ready], [one.prompt for one in ready], packed.device)
         packed = packed.to(self.head.memory_projection.weight.dtype)
-        logits = self.head(packed, self.lexical_rows(batch.lexical_ids).to(packed.dtype), batch)
+        logits = self.head(packed, self.lexical_rows(batch).to(packed.dtype), batch)
         return torch.split(logits, batch.options_per_request)
 
 

@@ -2,11 +2,14 @@
 
     row v of the table = rows[v] (int8 [V, H]) * scale[v] (float32 [V]), multiplied in float32, then cast
 
+lm_head's table may lie in host memory: only the rows of a step's option tokens are read, a few hundred of 248,320.
+
 A rank of P holds rows [rank * ceil(V / P), (rank + 1) * ceil(V / P)) clipped to V, so V need not divide by P. A lookup
 fills the rows it owns and zeros elsewhere; the sum over ranks adds zeros to exactly one value, which is exact.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ class Int8Table(nn.Module):
 
     rows: Tensor  # [rows of this rank, H] int8
     scale: Tensor  # [rows of this rank] float32
+    on_host = False
 
     def __init__(self, num_embeddings: int, embedding_dim: int, *_: Any, **__: Any) -> None:
         super().__init__()
@@ -41,8 +45,9 @@ class Int8Table(nn.Module):
         self.end = min(self.start + per_rank, vocabulary)
         self.dtype = torch.get_default_dtype()
         # Buffers, not parameters: dummy loading must not fill them with floats, and no optimizer ever sees them.
-        self.register_buffer("rows", torch.zeros(self.end - self.start, hidden, dtype=torch.int8), persistent=False)
-        self.register_buffer("scale", torch.zeros(self.end - self.start, dtype=torch.float32), persistent=False)
+        with torch.device("cpu") if self.on_host else nullcontext():
+            self.register_buffer("rows", torch.zeros(self.end - self.start, hidden, dtype=torch.int8), persistent=False)
+            self.register_buffer("scale", torch.zeros(self.end - self.start, dtype=torch.float32), persistent=False)
 
     @classmethod
     def for_rank(
@@ -90,3 +95,26 @@ class Int8Table(nn.Module):
             self.scale.copy_(scale[self.start : self.end].reshape(-1))
         if not bool((self.scale.isfinite() & (self.scale >= 0)).all()):
             raise ValueError(f"{path}: {name}.scale has negative or non-finite entries; export the release again")
+
+
+class HostTable(Int8Table):
+    """An int8 table whose rows stay in host memory; the rows asked for travel as int8 with their scales."""
+
+    on_host = True
+
+    def lookup(self, ids: Tensor, device: torch.device) -> Tensor:
+        """Rows of vocabulary ids [U], both in host memory, as [U, H] on `device`; the host waits for nothing."""
+        local = ids - self.start
+        held = (local >= 0) & (local < self.end - self.start)
+        local = torch.where(held, local, 0)
+        if self.end == self.start:
+            return self.reduce(torch.zeros(len(ids), self.rows.shape[1], dtype=self.dtype, device=device))
+        rows = _to_device(self.rows[local], device)
+        scale = _to_device(torch.where(held, self.scale[local], 0.0), device)
+        part = (rows * scale.unsqueeze(-1)).to(self.dtype)
+        return part if self.ranks == 1 else self.reduce(part)
+
+
+def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    # Only a copy from pinned memory runs beside the host.
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -46,12 +46,12 @@ def make_tokenizer(folder: Path) -> Any:
     return fast
 
 
-def make_config(tokenizer: Any, key_heads: int) -> Any:
+def make_config(tokenizer: Any, key_heads: int, vocabulary: int) -> Any:
     from transformers import Qwen3_5Config
 
     token = tokenizer.convert_tokens_to_ids
     text = {
-        "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": 3 * HIDDEN, "num_hidden_layers": 8,
+        "vocab_size": vocabulary, "hidden_size": HIDDEN, "intermediate_size": 3 * HIDDEN, "num_hidden_layers": 8,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "linear_key_head_dim": 128,
         "linear_value_head_dim": 128, "linear_num_key_heads": key_heads, "linear_num_value_heads": 2 * key_heads,
         "linear_conv_kernel_dim": 4, "max_position_embeddings": 16384, "tie_word_embeddings": False,
@@ -70,9 +70,10 @@ def make_config(tokenizer: Any, key_heads: int) -> Any:
     )  # fmt: skip
 
 
-def make_release(folder: Path, key_heads: int = 1) -> Path:
-    """Write the release; key_heads (of linear attention) is the most tensor-parallel ranks it can run on.
+def make_release(folder: Path, key_heads: int = 1, vocabulary: int = VOCABULARY) -> Path:
+    """Write the release.
 
+    key_heads: of linear attention, the most tensor-parallel ranks it can run on. vocabulary: rows of both tables.
     The backbone gets an index, so that vLLM does not read the head as backbone weights.
     """
     from transformers import (
@@ -85,7 +86,7 @@ def make_release(folder: Path, key_heads: int = 1) -> Path:
     folder.mkdir(parents=True)
     torch.manual_seed(0)
     tokenizer = make_tokenizer(folder)
-    config = make_config(tokenizer, key_heads)
+    config = make_config(tokenizer, key_heads, vocabulary)
     config.dtype = torch.bfloat16
     model = Qwen3_5ForConditionalGeneration(config)
     with torch.no_grad():

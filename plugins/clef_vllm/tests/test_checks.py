@@ -82,50 +82,6 @@ def test_ranks_must_divide_heads() -> None:
         checks.check_ranks(config, 3)
 
 
-def test_missing_parameters_are_named() -> None:
-    checks.check_loaded({"a.weight", "m.attn.k_scale"}, {"a.weight"})
-    with pytest.raises(ReleaseError, match=r"1 parameters were not in the release.*lm_head\.weight"):
-        checks.check_loaded({"a.weight", "language_model.lm_head.weight"}, {"a.weight"})
-
-
-def test_head_names_and_shapes(folder: Path) -> None:
-    release, good = Release.open(folder), {"a": torch.zeros(2), "b": torch.zeros(3)}
-    checks.check_head(good, dict(good), release)
-    for bad, words in (({"a": good["a"]}, r"missing \['b'\]"), ({**good, "c": good["a"]}, r"unknown \['c'\]"),
-                       ({**good, "b": torch.zeros(4)}, r"other shape \['b'\]")):  # fmt: skip
-        with pytest.raises(ReleaseError, match=words):
-            checks.check_head(good, bad, release)
-
-
-FUSED = {"gate_up_proj": ["gate_proj", "up_proj"], "in_proj_qkvz": ["in_proj_qkv", "in_proj_z"], "o_proj": ["o_proj"]}
-
-
-def watched(weights: dict[str, Any]) -> checks.WeightWatch:
-    watch = checks.WeightWatch(FUSED)
-    assert [name for name, _ in watch.observe(weights.items())] == list(weights)
-    return watch
-
-
-def test_fused_layers_need_all_parts() -> None:
-    watched(
-        {"m.gate_proj.weight": torch.zeros(1), "m.up_proj.weight": torch.zeros(1), "o_proj.weight": 1}
-    ).check_fused()
-    with pytest.raises(ReleaseError, match=r"has m\.gate_proj\.weight but not m\.up_proj\.weight"):
-        watched({"m.gate_proj.weight": torch.zeros(1)}).check_fused()
-    with pytest.raises(ReleaseError, match="one format for all"):
-        watched({"m.gate_proj.weight_packed": torch.zeros(1), "m.up_proj.weight": torch.zeros(1)}).check_fused()
-
-
-def test_fused_global_scales_must_agree() -> None:
-    """Siblings with largest values 1.0 and 1.5 quantized apart (2688 and 1792) are refused, with both values."""
-    pair = {"l.in_proj_qkv.weight_global_scale": torch.tensor([1792.0]),
-            "l.in_proj_z.weight_global_scale": torch.tensor([1792.0])}  # fmt: skip
-    watched(pair).check_fused()
-    pair["l.in_proj_z.weight_global_scale"] = torch.tensor([2688.0])
-    with pytest.raises(ReleaseError, match=r"in_proj_qkv.weight_global_scale is 1792, .* is 2688"):
-        watched(pair).check_fused()
-
-
 def test_kernel_descriptions() -> None:
     assert checks.describe("MarlinNvFp4LinearKernel").startswith("weight-only")
     assert checks.describe("FlashInferCuteDslNvFp4W4A16LinearKernel").startswith("weight-only")

@@ -49,17 +49,18 @@ def test_tables_are_put_back_after_an_error() -> None:
     seen = []
 
     def fail() -> None:
-        with compat.replaced_tables(dict):
-            seen.append(module.ParallelLMHead)
+        with compat.replaced_tables(dict, list):
+            seen.extend([module.VocabParallelEmbedding, module.ParallelLMHead])
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
         fail()
-    assert seen == [dict]
+    assert seen == [dict, list]
     assert (module.VocabParallelEmbedding, module.ParallelLMHead) == before
 
 
 def test_kernels_of_a_scheme() -> None:
     assert compat.scheme_kernels(SimpleNamespace(kernel=1)) == [1]
     assert compat.scheme_kernels(SimpleNamespace(fp8_linear=2)) == [2]
+    assert compat.scheme_kernels(SimpleNamespace(ocp_mx_linear=3)) == [3]
     assert compat.scheme_kernels(None) == []

@@ -1,108 +1,22 @@
-"""End to end on the real vLLM CPU engine: every kind of release against the reference in transformers.
+"""End to end on the real vLLM CPU engine: a BF16 release against the release's own code in transformers.
 
-max|Δp| is over all options of all records. The reference of a quantized release is the same model in transformers with
-dequantized weights and fake-quantized activations. Engines run inside the test process, one at a time.
+max|Δp| is over all options of all records. Engines run inside the test process, one at a time.
 """
 
-import gc
 import json
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from nano import load_reference, make_image, make_release, records
-from quantized import FORMATS, quantize, shrink_tables, simulate
+from comparing import TOLERANCE, Probabilities, average, check, largest, reference
+from nano import load_reference, make_image, records
 
 pytest.importorskip("vllm")
 
-from clef_vllm.checks import kernel_lines
-
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-
 pytestmark = pytest.mark.engine
-TOLERANCE = 0.02
-MIXED = {layer: list(FORMATS)[layer % 3] for layer in range(8)}
-Probabilities = list[dict[str, dict[str, float]]]
-
-
-@pytest.fixture
-def engine() -> Iterator[Callable[..., Any]]:
-    """Start engines on the CPU back end; at most one at a time, closed at the end of the test."""
-    from vllm.distributed import cleanup_dist_env_and_memory
-
-    from clef_vllm import ClefVLLM
-
-    started: list[Any] = []
-
-    def start(path: Path, **options: Any) -> Any:
-        defaults = {"max_model_len": 4096, "enforce_eager": True, "distributed_executor_backend": "uni", "images": 0}
-        started.append(ClefVLLM(path, **{**defaults, **options}))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.close()
-    started.clear()
-    gc.collect()
-    cleanup_dist_env_and_memory()
-
-
-def reference(path: Path, prepare: Callable[[Any], None] | None = None, asked: list[Any] | None = None,
-              dtype: torch.dtype = torch.bfloat16) -> Probabilities:  # fmt: skip
-    """The release's own code in transformers; `prepare` may change the backbone first."""
-    code = load_reference()
-    model, processor = code.load_release_model(path, device="cpu", dtype=dtype)
-    if prepare:
-        prepare(model.language_model)
-    results = []
-    for record in asked or records():
-        encoded = code.encode_record(processor.tokenizer, record, max_length=4096, processor=processor)
-        batch = code.collate_records([encoded], processor.tokenizer.pad_token_id, torch.device("cpu"))
-        with torch.inference_mode():
-            logits = model(batch)[0]
-        results.append({
-            q.question_id: dict(zip(q.option_ids, values.float().softmax(-1).tolist(), strict=True))
-            for q, values in zip(encoded.questions, logits, strict=True)
-        })  # fmt: skip
-    return results
-
-
-def largest(found: Probabilities, expected: Probabilities) -> float:
-    assert [{q: list(o) for q, o in r.items()} for r in found] == [{q: list(o) for q, o in r.items()} for r in expected]
-    return max(abs(f[q][o] - e[q][o]) for f, e in zip(found, expected, strict=True) for q in e for o in e[q])
-
-
-def average(found: Probabilities, expected: Probabilities) -> float:
-    """Mean |Δp| over records, so that the record with 77 options does not outvote the others."""
-    values = [[abs(f[q][o] - e[q][o]) for q in e for o in e[q]] for f, e in zip(found, expected, strict=True)]
-    return sum(sum(record) / len(record) for record in values) / len(values)
-
-
-def same_top(found: Probabilities, expected: Probabilities, margin: float = 0.05) -> None:
-    """The same first option wherever the reference's two best are further apart than `margin`."""
-    for f, e in zip(found, expected, strict=True):
-        for question, options in e.items():
-            best = sorted(options.values(), reverse=True)
-            if len(best) > 1 and best[0] - best[1] > margin:
-                assert max(f[question], key=f[question].__getitem__) == max(options, key=options.__getitem__)
-
-
-@pytest.fixture(scope="module")
-def plain(nano: Path) -> Probabilities:
-    return reference(nano)
-
-
-def check(found: Probabilities, expected: Probabilities, report: Callable[[str, object], None]) -> None:
-    difference = largest(found, expected)
-    report("max_dp", round(difference, 5))
-    same_top(found, expected)
-    assert difference <= TOLERANCE
 
 
 def test_the_reference_is_worth_comparing_with(nano: Path, plain: Probabilities, record_property: Any) -> None:
@@ -188,68 +102,6 @@ def test_images(nano: Path, engine: Any, record_property: Any) -> None:
     code = load_reference()
     model, processor = code.load_release_model(nano, device="cpu")
     assert clef.systemone(request)["usage"] == code.systemone(model, processor, request)["usage"]
-
-
-def test_int8_tables(nano: Path, engine: Any, tmp_path: Path, record_property: Any) -> None:
-    folder, tables = shrink_tables(nano, tmp_path / "int8", marker="0.1.0")
-
-    def use_tables(model: Any) -> None:
-        model.load_state_dict(tables, strict=False)
-
-    check(engine(folder).probabilities(records()), reference(nano, use_tables), record_property)
-
-
-TP_SCRIPT = """
-import json, sys
-from clef_vllm import ClefVLLM
-from nano import records
-
-if __name__ == "__main__":
-    with ClefVLLM(sys.argv[1], max_model_len=4096, enforce_eager=True, images=0, tensor_parallel_size=2) as clef:
-        print("RESULT" + json.dumps(clef.probabilities(records())))
-"""
-
-
-def test_int8_tables_over_two_ranks(tmp_path: Path, record_property: Any) -> None:
-    """Tensor parallelism with sharded int8 tables; a process of its own, because each rank is one."""
-    if (os.cpu_count() or 1) < 2:
-        pytest.skip("two ranks need two CPU cores")
-    nano = make_release(tmp_path / "two", key_heads=2)
-    folder, tables = shrink_tables(nano, tmp_path / "int8", marker="0.1.0")
-    script = tmp_path / "tp.py"
-    script.write_text(TP_SCRIPT)
-    environment = {
-        **os.environ,
-        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-        "PYTHONPATH": str(Path(__file__).parent),
-    }
-    ended = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True, env=environment)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("RESULT")]
-    expected = reference(nano, lambda model: model.load_state_dict(tables, strict=False))
-    check(json.loads(line.removeprefix("RESULT")), expected, record_property)
-
-
-@pytest.mark.parametrize("layout", [*FORMATS, "mixed"])
-def test_quantized(nano: Path, engine: Any, tmp_path: Path, plain: Probabilities, layout: str,
-                   record_property: Any) -> None:  # fmt: skip
-    formats = MIXED if layout == "mixed" else layout
-    folder = quantize(nano, tmp_path / layout, formats)
-    expected = reference(nano, lambda model: simulate(model, folder, formats))
-    clef = engine(folder, max_num_batched_tokens=256)
-    found = clef.probabilities(records())
-    exact = reference(nano, lambda model: simulate(model, folder, formats), dtype=torch.float32)
-    record_property("noise floor, bf16 against fp32 in transformers", round(largest(exact, expected), 5))
-    check(found, expected, record_property)
-    (lines,) = clef.llm.apply_model(kernel_lines)
-    kernels = {"FP8_DYNAMIC": "EmulatedFp8Kernel", "NVFP4": "EmulatedNvFp4Kernel", "MXFP4": "EmulatedMxFp4Kernel"}
-    for name in kernels if layout == "mixed" else [layout]:
-        assert f"{kernels[name]} (emulated" in "\n".join(lines)
-    # On random weights FP8 and NVFP4 move answers less than bf16 noise does; their arithmetic is compared layer by
-    # layer in test_cpu_kernels.py, and on a trained release through CLEF_RELEASE.
-    if layout in ("MXFP4", "mixed"):
-        assert average(found, plain) > average(found, expected), "the quantized release answers like the BF16 one"
 
 
 def test_a_probe_that_does_not_match_stops_the_start(nano: Path, engine: Any, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from clef_vllm.tables import Int8Table
+from clef_vllm.tables import HostTable, Int8Table
 
 VOCABULARY, HIDDEN = 37, 8
 
@@ -24,15 +24,17 @@ def stored(tmp_path: Path) -> tuple[Path, torch.Tensor]:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 36, 40])
-def test_rows_over_ranks_sum_to_the_table(stored: tuple[Path, torch.Tensor], ranks: int) -> None:
+@pytest.mark.parametrize("kind", [Int8Table, HostTable])
+def test_rows_over_ranks_sum_to_the_table(stored: tuple[Path, torch.Tensor], ranks: int, kind: type[Int8Table]) -> None:
     path, expected = stored
     parts: list[torch.Tensor] = []
+    ids = torch.arange(VOCABULARY)
     for rank in range(ranks):
-        table = Int8Table.for_rank(VOCABULARY, HIDDEN, rank, ranks, reduce=lambda part: part)
+        table = kind.for_rank(VOCABULARY, HIDDEN, rank, ranks, reduce=lambda part: part)
         table.load(path, "lm_head")
-        parts.append(table(torch.arange(VOCABULARY).reshape(1, -1)))
-    assert parts[0].shape == (1, VOCABULARY, HIDDEN)
-    torch.testing.assert_close(torch.stack(parts).sum(0)[0], expected, rtol=0, atol=0)
+        parts.append(table.lookup(ids, torch.device("cpu")) if isinstance(table, HostTable) else table(ids))
+    assert parts[0].shape == (VOCABULARY, HIDDEN)
+    torch.testing.assert_close(torch.stack(parts).sum(0), expected, rtol=0, atol=0)
     held = torch.stack([(part != 0).any(-1) for part in parts]).sum(0)
     assert int(held.max()) == 1, "two ranks hold the same row"
 
@@ -64,3 +66,12 @@ def test_files_that_do_not_fit_are_refused(stored: tuple[Path, torch.Tensor], tm
                "lm_head.scale": torch.full((VOCABULARY,), float("nan"))}, broken)  # fmt: skip
     with pytest.raises(ValueError, match="non-finite"):
         table.load(broken, "lm_head")
+
+
+def test_a_host_table_stays_in_host_memory() -> None:
+    """Models are built with the accelerator as the default device ("meta" stands in for it here)."""
+    with torch.device("meta"):
+        kept = HostTable.for_rank(VOCABULARY, HIDDEN, 0, 1, reduce=lambda part: part)
+        moved = Int8Table.for_rank(VOCABULARY, HIDDEN, 0, 1, reduce=lambda part: part)
+    assert (kept.rows.device.type, kept.scale.device.type) == ("cpu", "cpu")
+    assert moved.rows.device.type == "meta"
