@@ -28,6 +28,9 @@ def verify(
     python: Annotated[
         Path | None, typer.Option(help="Python of the serving environment, for vllm.", show_default=False)
     ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="File with the key of a server that wants one.", show_default=False)
+    ] = None,
     engine: Annotated[str, typer.Option(help="JSON of further ClefVLLM arguments, for vllm.")] = "{}",
     sensitivity: Annotated[
         Path | None, typer.Option(help="Result folder of a sweep, to show its frontier.", show_default=False)
@@ -55,6 +58,7 @@ def verify(
     output: Output = context.obj
     options = Options(
         device=parse_device(device), batch_tokens=batch_tokens, seed=seed, python=python, engine=parse_engine(engine),
+        key_file=api_key_file,
         shard=parse_shard(shard), ray=ray, restart=restart, sensitivity=sensitivity,
     )  # fmt: skip
 

@@ -69,6 +69,7 @@ def candidate_answers(
     batch_tokens: int,
     python: Path | None,
     engine: Mapping[str, Any],
+    key_file: Path | None,
     shard: Shard,
     ray: str | None,
     progress: Progress,
@@ -98,7 +99,7 @@ def candidate_answers(
             assert python is not None
             served = answer_with_vllm(python, release, records, out, progress, engine)
         else:
-            served = answer_over_http(backend, records, progress)
+            served = answer_over_http(backend, records, progress, key_file)
         about = {"kind": kind, **served.about}
         again = {ONE_AT_A_TIME: served.alone} if served.alone else {}
         write_answers(

@@ -18,6 +18,7 @@ class Options:
     """What rarely changes.
 
     ``python``: of the serving environment, and ``engine``: keyword arguments of its ``ClefVLLM``, for the vllm backend.
+    ``key_file``: its first line is the bearer token of a server that wants one.
     ``shard``: (this worker, workers). ``ray``: ``auto`` or a cluster's address, to spread BF16 and the simulated
     candidate over Ray. ``restart``: discard what an earlier run left in the output folder. ``sensitivity``: result
     folder of a sweep, for the frontier plot.
@@ -28,6 +29,7 @@ class Options:
     seed: int = 0
     python: Path | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
+    key_file: Path | None = None
     shard: Shard = (0, 1)
     ray: str | None = None
     restart: bool = False

@@ -5,6 +5,7 @@ from typing import Any
 
 from clefquant.verify import svg
 from clefquant.verify.svg import Series
+from clefquant.verify.sweep_plots import sweep_charts
 
 Report = Mapping[str, Any]
 _BLOCKS = ("linear_attn", "self_attn", "mlp")
@@ -31,7 +32,7 @@ def charts(report: Report) -> dict[str, str]:
         ),
         "reliability": _reliability(report["plots"]["reliability"]),
         "layout": _layout(report["candidate"]["layout"]),
-        "frontier": _frontier(report),
+        **sweep_charts(report["plots"]["frontier"], _here(report)),
     }
     return {name: figure for name, figure in found.items() if figure}
 
@@ -104,18 +105,8 @@ def _layout(units: Mapping[str, str] | None) -> str:
     return svg.figure(body, height, "Layout: format of every unit", f"Format of every unit, first layer left ({used}).")
 
 
-def _frontier(report: Report) -> str:
-    frontier = report["plots"]["frontier"]
-    if not frontier or len(frontier["points"]) < 2:
-        return ""
-    points = [(size / 1e6, loss) for size, loss in frontier["points"]]
-    x_bounds, top = (points[0][0], points[-1][0]), max(loss for _, loss in points)
-    series = [Series("best layouts of the sweep (predicted)", points, "a")]
-    here = (report["candidate"]["bytes"] + report["candidate"]["head_bytes"]) / 1e6
-    if kl := report["tables"]["all"][0]["kl"]:
-        series.append(Series("this release (measured)", [(here, kl["value"])], "b"))
-        x_bounds, top = (min(x_bounds[0], here), max(x_bounds[1], here)), max(top, kl["value"])
-    body = svg.lines(series, x_bounds, (0.0, top), ("size of the weights, MB", "KL, nats"))
-    return svg.figure(
-        body, 320, "Frontier of size and loss", "What each size can reach by the sweep, and where this release is."
-    )
+def _here(report: Report) -> tuple[float, float] | None:
+    """Size in MB, head included, and KL of the release."""
+    size = report["candidate"]["bytes"] + report["candidate"]["head_bytes"]
+    kl = report["tables"]["all"][0]["kl"]
+    return (size / 1e6, kl["value"]) if kl else None

@@ -80,7 +80,7 @@ def verify(
     candidate = candidate_answers(
         backend, opened, records, prints, out,
         device=chosen.device, batch_tokens=chosen.batch_tokens, python=chosen.python, engine=chosen.engine,
-        shard=chosen.shard, ray=chosen.ray, progress=progress,
+        key_file=chosen.key_file, shard=chosen.shard, ray=chosen.ray, progress=progress,
     )  # fmt: skip
     if waiting is not None:
         raise waiting

@@ -7,10 +7,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from clefquant.calibration.stored import StoredRecord
-from clefquant.errors import InputError, PrerequisiteError
+from clefquant.errors import CheckFailed, InputError, PrerequisiteError
 from clefquant.progress import Progress
 from clefquant.verify.performance import WARM_UP, latency_rows, latency_sample, throughput
 from clefquant.verify.results import Served, answers_of
@@ -20,28 +21,32 @@ _TIMEOUT_S = 600.0
 _BUSY_TRIES = 30
 
 
-def answer_over_http(url: str, records: Sequence[StoredRecord], progress: Progress) -> Served:
+def answer_over_http(
+    url: str, records: Sequence[StoredRecord], progress: Progress, key_file: Path | None = None
+) -> Served:
     """What the server answered and how fast: some records one at a time, then all with 32 clients.
 
-    PrerequisiteError when it cannot be reached; InputError when it refuses a record or returns no logits. A failure
-    inside the server (5xx) is no answer: NaN, with the server's message.
+    ``key_file``: its first line is sent as bearer token. PrerequisiteError when the server cannot be reached or is not
+    ready; InputError when it refuses a record or returns no logits; CheckFailed when it reads other tokens than the
+    set has. A failure inside the server (5xx) is no answer: NaN, with the server's message.
     """
-    endpoint = url.rstrip("/") + "/v1/systemone"
+    client = _Client(url, key_file)
+    client.check_ready()
     for record in records[:WARM_UP]:
-        _ask(endpoint, record)
+        client.ask(record)
     sample, seconds, alone = latency_sample(records), [], []
     for index in sample:
         start = time.perf_counter()
-        alone.append(_ask(endpoint, records[index]))
+        alone.append(client.ask(records[index]))
         seconds.append(time.perf_counter() - start)
     results: list[dict[str, Any]] = []
     start = time.perf_counter()
     with ThreadPoolExecutor(CONCURRENCY) as pool, progress.task("candidate, server", len(records), "records") as task:
-        for result in pool.map(lambda record: _ask(endpoint, record), records):
+        for result in pool.map(client.ask, records):
             results.append(result)
             task.advance()
     elapsed = time.perf_counter() - start
-    about = {"engine": f"server at {url}", "served_model": _served_model(url)}
+    about = {"engine": f"server at {url}", **client.about()}
     performance = {
         **about,
         "throughput": throughput(records, elapsed, f"{CONCURRENCY} clients over HTTP"),
@@ -51,47 +56,89 @@ def answer_over_http(url: str, records: Sequence[StoredRecord], progress: Progre
     return Served(answers_of(records, results, "the server"), chosen, about, performance)
 
 
-def _ask(endpoint: str, record: StoredRecord) -> dict[str, Any]:
-    body = json.dumps({**record.record, "model": "verify", "return": ["logits"]}, ensure_ascii=False).encode()
-    for _ in range(_BUSY_TRIES):
-        status, retry_after, answer = _post(endpoint, body)
-        if status != 503:
-            break
-        time.sleep(retry_after)
-    if status == 200 and "logits" in answer:
+class _Client:
+    def __init__(self, url: str, key_file: Path | None) -> None:
+        self._root = url.rstrip("/")
+        self._endpoint = self._root + "/v1/systemone"
+        self._headers = {"content-type": "application/json"}
+        if key_file is not None:
+            self._headers["authorization"] = f"Bearer {_first_line(key_file)}"
+
+    def check_ready(self) -> None:
+        """PrerequisiteError when nobody answers, or the server says that it is not ready."""
+        status, _, state = self._send("/health")
+        if status == 503:
+            raise PrerequisiteError(
+                f"the server at {self._root} is not ready: {state.get('status')} ({state.get('detail')}). "
+                "Wait until its /health answers 200."
+            )
+
+    def ask(self, record: StoredRecord) -> dict[str, Any]:
+        """``{"logits": …}`` of one record, or ``{"error": reason}``. A busy server is asked again when it says."""
+        value = {**record.record, "model": "verify", "return": ["logits"]}
+        body = json.dumps(value, ensure_ascii=False).encode()
+        for _ in range(_BUSY_TRIES):
+            status, retry_after, answer = self._send("/v1/systemone", body)
+            if status != 503:
+                break
+            time.sleep(retry_after)
+        message = f"{status} {answer.get('error', answer)}"
+        if status >= 500:
+            return {"error": message}
+        if status == 401:
+            raise InputError(f"{self._root} wants a key: {message}. Give --api-key-file.")
+        if status != 200:
+            raise InputError(
+                f"{self._endpoint} refuses record {record.record_id}: {message}. Raise its limits, or leave the record "
+                "out."
+            )
+        if "logits" not in answer:
+            raise InputError(
+                f"{self._endpoint} returns no raw logits; verify needs a clef-systemone that knows `return: [logits]`."
+            )
+        read = answer.get("usage", {}).get("input_tokens")
+        if read not in (None, record.tokens) and record.encoded.media is None:
+            raise CheckFailed(
+                f"{self._endpoint} reads record {record.record_id} as {read:,} tokens, the set has {record.tokens:,}: "
+                "it cuts long records or serves another model. Start it with a longer --max-model-len."
+            )
         return {"logits": answer["logits"]}
-    if status == 200:
-        raise InputError(
-            f"{endpoint} returns no raw logits; verify needs a clef-systemone that knows `return: [logits]`."
-        )
-    message = f"{status} {answer.get('error', answer)}"
-    if status >= 500:
-        return {"error": message}
-    raise InputError(
-        f"{endpoint} refuses record {record.record_id}: {message}. Raise its limits, or leave the record out."
-    )
 
+    def about(self) -> dict[str, Any]:
+        """What the server tells about itself."""
+        models, page = self._send("/v1/models")[2], self._send("/openapi.json")[2].get("info", {})
+        served = models["data"][0].get("id") if models.get("data") else None
+        version = {"versions": {page["title"]: page["version"]}} if {"title", "version"} <= set(page) else {}
+        return {"served_model": served, **version}
 
-def _post(endpoint: str, body: bytes) -> tuple[int, float, dict[str, Any]]:
-    request = urllib.request.Request(endpoint, body, {"content-type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-            return response.status, 0.0, json.loads(response.read())
-    except urllib.error.HTTPError as error:
-        retry_after = float(error.headers.get("Retry-After") or 1)
+    def _send(self, path: str, body: bytes | None = None) -> tuple[int, float, dict[str, Any]]:
+        """Status, seconds after which to try again, and the JSON that came back."""
+        request = urllib.request.Request(self._root + path, body, self._headers)
         try:
-            return error.code, retry_after, dict(json.loads(error.read()))
-        except (ValueError, TypeError):
-            return error.code, retry_after, {"error": error.reason}
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise PrerequisiteError(
-            f"{endpoint} cannot be asked: {error}. Start the server, or correct the URL."
-        ) from error
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+                return response.status, 0.0, _object(response.read())
+        except urllib.error.HTTPError as error:
+            wait = error.headers.get("Retry-After", "")
+            return error.code, float(wait) if wait.isdigit() else 1.0, _object(error.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise PrerequisiteError(
+                f"{self._root} cannot be asked: {error}. Start the server, or correct the URL."
+            ) from error
 
 
-def _served_model(url: str) -> str | None:
+def _object(content: bytes) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(url.rstrip("/") + "/v1/models", timeout=10) as response:
-            return str(json.loads(response.read())["data"][0]["id"])
-    except (OSError, http.client.HTTPException, ValueError, LookupError):
-        return None
+        return dict(json.loads(content))
+    except (ValueError, TypeError):
+        return {"error": content[:200].decode("utf-8", "replace")}
+
+
+def _first_line(path: Path) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as a file of API keys: {error}") from error
+    for line in map(str.strip, lines):
+        if line and not line.startswith("#"):
+            return line
+    raise InputError(f"{path} holds no key; write one in a line.")

@@ -133,10 +133,11 @@ def lines(
     return "".join(parts)
 
 
-def grid(rows_: Sequence[tuple[str, Sequence[tuple[str, str, str]]]], cell: int = 15) -> tuple[str, int]:
+def grid(
+    rows_: Sequence[tuple[str, Sequence[tuple[str, str, str]]]], cell: int = 15, left: int = 84
+) -> tuple[str, int]:
     """A heat map: per row a name and cells (CSS class, short mark, tip); and its height. Marks keep it readable in
     grey."""
-    left = 84
     widest = max((len(cells) for _, cells in rows_), default=1)
     wide = min(40.0, (WIDTH - left - RIGHT) / widest)
     parts = []

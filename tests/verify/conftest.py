@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clefquant.calibration.stored import KIND, SCHEMA_VERSION, StoredRecord, to_line
+from clefquant.calibration.stored import KIND, SCHEMA_VERSION, StoredRecord, open_set, to_line
 from clefquant.quantize.calibrated import quantize
 from clefquant.recipes.layout import uniform_layout
 from clefquant.release.artefact import sha256_file, write_json
+from clefquant.release.code import release_code
 from clefquant.release.load import LoadedRelease
 from clefquant.release.release import Release, open_release
 from clefquant.verify.join import Asked, Pairs
@@ -80,6 +81,11 @@ def quantized(
         return open_release(root / name)
 
     return make
+
+
+@pytest.fixture
+def stored(tiny: Release, evaluation: Path) -> list[StoredRecord]:
+    return list(open_set(evaluation, tiny.path, release_code(tiny.path)))
 
 
 def make_pairs(

@@ -1,24 +1,15 @@
-"""Backends that really run, against stand-ins: the worker under an engine of ours, a server with known faults."""
+"""vLLM's worker under a stand-in engine, and what all backends that really run share."""
 
-import json
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from clefquant.calibration.stored import open_set
-from clefquant.errors import CheckFailed, InputError, PrerequisiteError
+from clefquant.errors import CheckFailed, PrerequisiteError
 from clefquant.progress import SILENT
-from clefquant.release.code import release_code
-from clefquant.verify import runner_http
-from clefquant.verify.join import request_order
 from clefquant.verify.performance import latency_rows, latency_sample, length_bucket, throughput
 from clefquant.verify.results import answers_of
-from clefquant.verify.run import Options, verify
-from clefquant.verify.runner_http import answer_over_http
 from clefquant.verify.runner_vllm import answer_with_vllm
 
 ENGINE = """
@@ -38,11 +29,6 @@ def options(q):
         return ["true", "false"]
     return sorted(q["criteria"]) if q["type"] == "choice" else list(map(str, range(len(q["criteria"]))))
 """
-
-
-@pytest.fixture
-def stored(tiny, evaluation):
-    return list(open_set(evaluation, tiny.path, release_code(tiny.path)))
 
 
 @pytest.fixture
@@ -82,104 +68,6 @@ def test_an_environment_without_the_plugin(monkeypatch, tiny, stored, tmp_path):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     with pytest.raises(PrerequisiteError, match=r"ended with code 1(?s:.*)No module named 'vllm'"):
         answer_with_vllm(Path(sys.executable), tiny, stored, tmp_path, SILENT)
-
-
-class Server:
-    """A SystemOne server in a thread; ``reply`` maps a body to (status, value)."""
-
-    def __init__(self, reply):
-        self.bodies = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.answer(200, {"data": [{"id": "tiny"}]})
-
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                outer.bodies.append(body)
-                self.answer(*reply(body))
-
-            def answer(self, status, value):
-                content = json.dumps(value).encode()
-                self.send_response(status)
-                self.send_header("content-length", str(len(content)))
-                self.send_header("Retry-After", "0")
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
-
-    def __enter__(self):
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self.http.shutdown()
-
-
-def good(body):
-    logits = {name: {o: float(n) for n, o in enumerate(request_order(q))} for name, q in body["questions"].items()}
-    return 200, {"answers": {}, "logits": logits}
-
-
-def test_a_server_is_asked_for_raw_logits(stored):
-    with Server(good) as server:
-        answers, alone, about, speed = answer_over_http(server.url, stored, SILENT)
-    assert all(body["return"] == ["logits"] for body in server.bodies)
-    assert about["served_model"] == "tiny"
-    assert len(alone) == len(answers)
-    assert [answer.record for answer in answers[:4]] == [stored[0].record_id] * 4
-    assert speed["throughput"]["concurrency"] == "32 clients over HTTP"
-
-
-def test_a_busy_server_is_asked_again_and_a_failure_is_nan(stored):
-    seen = []
-
-    def reply(body):
-        seen.append(body)
-        if len(seen) == 1:
-            return 503, {"error": {"message": "warming"}}
-        if body["state"] == stored[1].record["state"]:
-            return 500, {"error": {"message": "not finite"}}
-        return good(body)
-
-    with Server(reply) as server:
-        answers, *_ = answer_over_http(server.url, stored, SILENT)
-    assert {answer.record for answer in answers if answer.error} == {stored[1].record_id}
-
-
-@pytest.mark.parametrize(
-    ("reply", "error", "message"),
-    [
-        (lambda _: (400, {"error": {"message": "late: too many"}}), InputError, "refuses record r0: 400 .*too many"),
-        (lambda _: (200, {"answers": {}}), InputError, "returns no raw logits"),
-    ],
-)
-def test_servers_that_cannot_be_used(stored, reply, error, message):
-    with Server(reply) as server, pytest.raises(error, match=message):
-        answer_over_http(server.url, stored, SILENT)
-
-
-def test_no_server(stored):
-    with pytest.raises(PrerequisiteError, match="cannot be asked"):
-        answer_over_http("http://127.0.0.1:9", stored, SILENT)
-
-
-def test_a_whole_run_over_http_reports_speed(tiny, evaluation, folder, monkeypatch):
-    monkeypatch.setattr(runner_http, "CONCURRENCY", 4)
-    with Server(good) as server:
-        options = Options(batch_tokens=1500)
-        report = verify(tiny.path, tiny.path, [evaluation], folder, backend=server.url, options=options)
-    assert report.value["performance"]["latency"]
-    page = report.html.read_text()
-    assert "One request at a time" in page
-    assert "This release again, one at a time" in page
-    assert "## Speed" in report.markdown.read_text()
 
 
 def test_an_engine_that_drops_records(stored):

@@ -34,7 +34,15 @@ def full(report, tmp_path_factory) -> Path:
     value = copy.deepcopy(report.value)
     limit = {"row": "All", "limit": "kl <= 0.003", "measure": "kl", "found": 0.1, "passed": False, "why": ""}
     value["gate"] = {"judge": "bound", "limits": [limit, {**limit, "limit": "nan == 0", "found": 0, "passed": True}]}
-    value["plots"]["frontier"] = {"points": [[300_000, 0.1], [400_000, 0.01], [600_000, 0.0]]}
+    found = {"kl": 1e-4, "error": 1e-5, "saved": 1000, "rank": {"rank": 1, "low": 1.0, "high": 2.0}}
+    failed = {"kl": None, "error": None, "saved": 2000, "rank": None}
+    units = [{"name": f"layers.{n}.mlp", "layer": n, "kind": "mlp", "formats": {"fp8": found}} for n in range(3)]
+    units[1]["formats"] = {"fp8": found, "nvfp4": failed}
+    value["plots"]["frontier"] = {
+        "points": [[300_000, 0.1], [400_000, 0.01], [600_000, 0.0]],
+        "measured": [{"bytes": 410_000, "kl": 0.02, "error": None}],
+        "sweep": {"formats": ["fp8", "nvfp4"], "noise": 1e-9, "units": units},
+    }
     value["performance"] = {
         "engine": "vLLM 0.33",
         "chip": "one GPU",
