@@ -28,6 +28,7 @@ from clefquant.sensitivity.assemble import able_formats, assemble, check_statist
 from clefquant.sensitivity.continuation import PreparedBatch, prepare, run_layers
 from clefquant.sensitivity.metrics import mean_of_sums
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
+from clefquant.sensitivity.stability import with_ranks
 from clefquant.sensitivity.table import Entry, Figure, SensitivityTable
 from clefquant.sensitivity.tabulate import Questions
 
@@ -51,7 +52,8 @@ def fisher_table(
     entries = _entries(loaded, whole, names, input_amax, seed, progress)
     if failed := [entry for entry in entries if entry.failed_logits]:
         progress.warn(f"{len(failed)} estimates are NaN or infinite and are left out, first {failed[0].unit}.")
-    return assemble(loaded.release, names, shards, input_amax, Entry(unit="", format="noise"), entries, metric="fisher")
+    noise = Entry(unit="", format="noise")
+    return with_ranks(assemble(loaded.release, names, shards, input_amax, noise, entries, metric="fisher"))
 
 
 def _entries(

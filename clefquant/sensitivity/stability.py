@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clefquant.sensitivity.table import SensitivityTable
+from clefquant.sensitivity.table import Rank, SensitivityTable
 
 RESAMPLES = 400
 
@@ -33,3 +33,14 @@ def rank_intervals(table: SensitivityTable, format_name: str, seed: int = 0) -> 
     return [
         RankInterval(e.unit, int(r), float(a), float(b)) for e, r, a, b in zip(entries, own, low, high, strict=True)
     ]
+
+
+def with_ranks(table: SensitivityTable) -> SensitivityTable:
+    """The table, every entry that did not fail with its rank."""
+    known = {
+        (item.unit, name): Rank(rank=item.rank, low=item.low, high=item.high)
+        for name in table.formats
+        for item in rank_intervals(table, name)
+    }
+    entries = [e.model_copy(update={"rank": known.get((e.unit, e.format))}) for e in table.entries]
+    return table.model_copy(update={"entries": entries})

@@ -16,6 +16,7 @@ from clefquant.sensitivity.adaptive import FEWEST_SHARDS, due, rounds, uncertain
 from clefquant.sensitivity.assemble import assemble, check_statistics, checked_formats
 from clefquant.sensitivity.probe import NOISE, Keys, Work, work_list
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
+from clefquant.sensitivity.stability import with_ranks
 from clefquant.sensitivity.store import Probe, ProbeStore
 from clefquant.sensitivity.table import Entry, SensitivityTable
 from clefquant.sensitivity.tabulate import Questions, tabulate
@@ -87,6 +88,7 @@ def sweep(
             finished = [item for item in work if item.shard < reached[item.unit.name, item.format]]
             table = _table(release, names, shards, unchanged, finished, store, input_amax)
     assert table is not None
+    table = with_ranks(table)
     if table.failed:
         worst = ", ".join(f"{entry.unit} in {entry.format}" for entry in table.failed[:3])
         progress.warn(f"{len(table.failed)} probes gave NaN or infinite logits and are left out of planning: {worst}")

@@ -42,6 +42,15 @@ class Figure(Part):
     questions: int
 
 
+class Rank(Part):
+    """A unit's rank by KL among the units in one format (1 = least), and the middle 90 % of its ranks over records
+    drawn anew."""
+
+    rank: int
+    low: float
+    high: float
+
+
 class Entry(Part):
     """One unit in one format. A failed entry (NaN or infinite logits) has no figures and is never planned with.
 
@@ -56,6 +65,7 @@ class Entry(Part):
     figures: dict[str, Figure] = {}
     groups: dict[str, Figure] = {}
     record_kl: list[float] = []
+    rank: Rank | None = None
 
     @property
     def kl(self) -> float:

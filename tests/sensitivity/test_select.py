@@ -19,6 +19,8 @@ from clefquant.sensitivity.stability import rank_intervals
 from clefquant.sensitivity.store import ProbeStore
 from clefquant.sensitivity.sweep import sweep
 from clefquant.sensitivity.table import Entry, Figure
+from clefquant.verify.frontier import read_frontier
+from clefquant.verify.sweep_plots import sweep_charts
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +198,29 @@ def test_rank_intervals_hold_the_rank(table):
         found = rank_intervals(table, name)
         assert sorted(item.rank for item in found) == list(range(1, len(table.units) + 1))
         assert all(1 <= item.low <= item.high <= len(found) for item in found)
+
+
+def test_the_report_s_page_shows_the_sweep(tmp_path: Path, selected):
+    _, table, _, _, found = selected
+    table.write(tmp_path / "sensitivity.json")
+    found.write(tmp_path / "frontier.json")
+    read = read_frontier(tmp_path)
+    assert len(read["measured"]) == len(found.candidates)
+    charts = sweep_charts(read, (0.3, found.held_out["kl"].value))
+    assert list(charts) == ["frontier", "heat", "damage", "ranks fp8", "ranks nvfp4"]
+    for unit in table.units:
+        assert f"{unit.name} nvfp4: KL {table.entry(unit.name, 'nvfp4').kl:.2e}" in charts["heat"]
+        rank = table.entry(unit.name, "nvfp4").rank
+        assert f"{unit.name}: rank {rank.rank} ({rank.low:.0f} to {rank.high:.0f})" in charts["ranks nvfp4"]
+    broken = [
+        Entry(unit=e.unit, format=e.format, failed_logits=1) if e.unit == "layers.0.mlp" else e for e in table.entries
+    ]
+    table.model_copy(update={"entries": broken}).write(tmp_path / "sensitivity.json")
+    failed = sweep_charts(read_frontier(tmp_path), None)
+    assert "layers.0.mlp nvfp4: NaN" in failed["heat"]
+    assert "layers.0.mlp" not in failed["damage"]
+    (tmp_path / "sensitivity.json").unlink()
+    assert list(sweep_charts(read_frontier(tmp_path), None)) == ["frontier"]
 
 
 def test_pictures_are_written(tmp_path: Path, selected):
