@@ -159,7 +159,10 @@ class Encoder:
             from transformers import AutoProcessor
 
             self._image_processor = AutoProcessor.from_pretrained(self.release.path).image_processor
-        patches = self._image_processor.get_number_of_image_patches(image.height, image.width, {})
+        try:
+            patches = self._image_processor.get_number_of_image_patches(image.height, image.width, {})
+        except ValueError as error:  # a side ratio that the processor does not take
+            raise RequestError(f"an image of {image.width} x {image.height} pixels: {error}") from error
         return int(patches) // int(self._image_processor.merge_size) ** 2
 
     def answers(self, record: Mapping[str, Any], prepared: Prepared, logits: "torch.Tensor") -> dict[str, Any]:

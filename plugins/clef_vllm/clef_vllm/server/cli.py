@@ -1,69 +1,103 @@
-"""The console script: flags to engine arguments, then uvicorn."""
+"""The console script: flags to a service, then uvicorn.
 
-import argparse
+The port opens before torch and vLLM are imported: whoever watches /health sees the server load.
+"""
+
+import multiprocessing
+import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-
-
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="clef-systemone", description="Serve a Clef release over POST /v1/systemone")
-    p.add_argument("--model", required=True, type=Path, help="release folder")
-    p.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    p.add_argument("--port", type=int, default=8000)
-    p.add_argument("--tp", type=int, default=1, help="GPUs that share one copy of the model")
-    p.add_argument("--dp", type=int, default=1, help="copies of the model behind this port")
-    p.add_argument("--max-model-len", type=int, help="longest prompt in tokens; longer states are cut (default 16384)")
-    p.add_argument("--gpu-memory-utilization", type=float)
-    p.add_argument("--kv-cache-gib", type=float, help="fixed size of the KV cache")
-    p.add_argument("--gdn-backend", choices=["triton", "flashinfer", "cutedsl"], help="linear-attention prefill kernel")
-    p.add_argument("--max-images", type=int, default=4, help="images per request; 0 leaves the vision tower out")
-    p.add_argument("--max-questions", type=int, default=64)
-    p.add_argument("--max-options", type=int, default=255)
-    p.add_argument("--max-levels", type=int, default=10)
-    p.add_argument("--enforce-eager", action="store_true", help="no compilation and no CUDA graphs")
-    p.add_argument("--served-model-name", help="name that /v1/models lists (default: the folder's)")
-    return p
+from typing import Any
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the server. Exit codes: 0 stopped, 1 a check or the engine failed, 2 wrong usage or input."""
-    args = parser().parse_args(arguments)
-    from clef_vllm.compat import VersionError
-    from clef_vllm.engine import default_max_model_len, engine_options
-    from clef_vllm.release import Release, ReleaseError
-    from clef_vllm.requests import Limits
+    """Run the server. Exit codes: 0 stopped, 1 a check or the engine failed, 2 wrong usage or input, 3 a package is
+    missing, 130 interrupted."""
+    from clef_vllm.server.flags import EngineFlags, UsageError, parser
 
+    args, vllm = parser().parse_known_args(arguments)
     try:
         import uvicorn
 
         from clef_vllm.server.app import make_app
-        from clef_vllm.server.service import Service
+        from clef_vllm.server.limits import ServerLimits
     except ImportError as error:
-        print(f"clef-systemone: {error}; install the server extra: pip install 'clef-vllm[server]'", file=sys.stderr)
-        return 3
+        return refuse(3, f"{error}; install the server extra: pip install 'clef-vllm[server]'")
+    from clef_vllm.release import Release, ReleaseError
+
     try:
-        release = Release.open(args.model)
-        options = engine_options(
-            release, args.max_model_len or default_max_model_len(release.path), args.gpu_memory_utilization,
-            args.kv_cache_gib, args.max_images, tensor_parallel_size=args.tp, data_parallel_size=args.dp,
-            gdn_prefill_backend=args.gdn_backend, enforce_eager=args.enforce_eager or None,
-        )  # fmt: skip
-    except (ReleaseError, VersionError, OSError, ValueError) as error:
-        print(f"clef-systemone: {error}", file=sys.stderr)
-        return 2
-    limits = Limits(args.max_questions, args.max_options, args.max_levels, args.max_images)
-    service = Service(options, limits, args.served_model_name or release.path.resolve().name)
+        name = args.served_model_name or Release.open(args.model).path.resolve().name
+        limits = ServerLimits.parse(args.limits, hosted_rules=not args.lenient, strict=args.strict)
+        keys = read_keys(args.api_key_file)
+    except (ReleaseError, OSError, ValueError) as error:
+        return refuse(2, str(error))
+    flags = EngineFlags(
+        str(args.model), limits.record.images or 0, args.tp, args.dp, args.max_model_len, args.gpu_memory_utilization,
+        args.kv_cache_gib, args.gdn_backend, args.flashinfer_autotune, args.lexical_table, args.enforce_eager, vllm,
+    )  # fmt: skip
+    service = make_service(args, name, limits, flags)
 
     def end() -> None:
         server.should_exit = True
 
-    app = make_app(service, on_failure=end)
-    server = uvicorn.Server(uvicorn.Config(app, host=args.host, port=args.port, log_level="warning"))
-    server.run()
-    if service.state == "failed":
-        print(f"clef-systemone: {service.detail}", file=sys.stderr)
-        return 1
-    return 0
+    config = uvicorn.Config(
+        make_app(service, end, keys), host=args.host, port=args.port, log_level="warning",
+        timeout_graceful_shutdown=int(args.timeout) + 5,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    stopped_by = run_until_stopped(server.run)
+    code = 130 if stopped_by == signal.SIGINT else 0
+    if service.failure is not None:
+        code = refuse(2 if isinstance(service.failure, UsageError) else 1, str(service.failure))
+    if service.loading is not None and service.loading.is_alive():
+        # The thread that builds the engine cannot be interrupted, and an exit would wait for its processes.
+        for child in multiprocessing.active_children():
+            child.kill()
+        os._exit(code)
+    return code
+
+
+def make_service(args: Any, name: str, limits: Any, flags: Any) -> Any:
+    from clef_vllm.server.admission import Admission
+    from clef_vllm.server.images import ImageDecoder
+    from clef_vllm.server.service import Service
+
+    decoder = ImageDecoder(limits.image_bytes, limits.image_pixels)
+
+    def load(progress: Callable[[str], None]) -> Any:
+        from clef_vllm.server.backend import Backend
+
+        return Backend.load(flags, decoder, progress)
+
+    admission = Admission(args.max_concurrent, args.queue)
+    return Service(load, name, limits, admission, args.timeout, args.start_timeout)
+
+
+def run_until_stopped(run: Callable[[], None]) -> int | None:
+    """Run uvicorn; the signal that stopped it. uvicorn finishes its work and then raises the signal again."""
+    caught: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda caught_number, _: caught.append(caught_number))
+    run()
+    return caught[0] if caught else None
+
+
+def read_keys(path: Path | None) -> list[str]:
+    """Keys of a file, one a line; empty lines and lines that begin with # do not count. ValueError if none."""
+    if path is None:
+        return []
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ValueError(f"{path} holds no key; write one a line, or leave --api-key-file out")
+    return keys
+
+
+def refuse(code: int, message: str) -> int:
+    print(f"clef-systemone: {message}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -4,39 +4,45 @@ import base64
 import binascii
 import io
 import re
+from dataclasses import dataclass
 from typing import Any
-
-from PIL import Image, UnidentifiedImageError
 
 from clef_vllm.requests import RequestError
 
-MAX_BYTES = 4 * 2**20
-MAX_PIXELS = 16_000_000
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP"}
 _DATA_URL = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,", re.IGNORECASE)
 
 
-def decode_image(number: int, value: Any) -> Image.Image:
-    """One image of a request as RGB. RequestError names the image; nothing is ever fetched."""
-    kind, text = _split(number, value)
-    if kind not in FORMATS:
-        raise RequestError(f"image {number}: content type {kind!r}, allowed are {', '.join(FORMATS)}")
-    if len(text) > MAX_BYTES * 4 // 3 + 4:
-        raise RequestError(f"image {number}: larger than {MAX_BYTES} bytes")
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise RequestError(f"image {number}: not valid base64 ({error})") from error
-    try:
-        # Opening reads the header only, so a decompression bomb is refused before its pixels exist.
-        image = Image.open(io.BytesIO(data), formats=[FORMATS[kind]])
-        if image.width * image.height > MAX_PIXELS:
-            raise RequestError(f"image {number}: {image.width} x {image.height} pixels, at most {MAX_PIXELS}")
-        return image.convert("RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        if isinstance(error, RequestError):
+@dataclass(frozen=True)
+class ImageDecoder:
+    max_bytes: int = 4 * 2**20
+    max_pixels: int = 16_000_000
+
+    def decode(self, number: int, value: Any) -> Any:
+        """Image `number` of a request as an RGB PIL image. RequestError names it; nothing is ever fetched."""
+        from PIL import Image, UnidentifiedImageError
+
+        kind, text = _split(number, value)
+        if kind not in FORMATS:
+            raise RequestError(f"image {number}: content type {kind!r}, allowed are {', '.join(FORMATS)}")
+        if len(text) > self.max_bytes * 4 // 3 + 4:
+            raise RequestError(f"image {number}: larger than {self.max_bytes} bytes")
+        try:
+            data = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise RequestError(f"image {number}: not valid base64 ({error})") from error
+        try:
+            # Opening reads the header only, so a decompression bomb is refused before its pixels exist.
+            image = Image.open(io.BytesIO(data), formats=[FORMATS[kind]])
+            if image.width * image.height > self.max_pixels:
+                raise RequestError(
+                    f"image {number}: {image.width} x {image.height} pixels, at most {self.max_pixels} are allowed"
+                )
+            return image.convert("RGB")
+        except RequestError:
             raise
-        raise RequestError(f"image {number}: cannot be decoded as {kind}") from error
+        except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise RequestError(f"image {number}: cannot be decoded as {kind}") from error
 
 
 def _split(number: int, value: Any) -> tuple[str, str]:

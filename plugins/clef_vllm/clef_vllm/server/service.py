@@ -1,128 +1,158 @@
-"""One engine behind the server: start, warm-up, answers. No HTTP in here."""
+"""One engine behind the server: start, warm-up, answers, death. No HTTP in here."""
 
 import asyncio
+import logging
+import threading
+import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-import torch
+from clef_vllm.server.admission import Admission
+from clef_vllm.server.faults import EngineDied, Fault, fault_of
+from clef_vllm.server.limits import ServerLimits
+from clef_vllm.server.metrics import Metrics
+from clef_vllm.server.tasks import first, in_daemon_thread
+from clef_vllm.server.trace import Trace
+from clef_vllm.server.warmup import warm_up_records
 
-from clef_vllm import checks, compat
-from clef_vllm.engine import EngineError, logits_of, pooling_params
-from clef_vllm.probe import Logits, read_probe, run_probe
-from clef_vllm.release import Release
-from clef_vllm.requests import Encoder, Limits, Prepared, RequestError, by_question, check_request
-from clef_vllm.server.images import decode_image
-
-WARM_UP = {
-    "model": "warm-up",
-    "state": "Nothing happened.",
-    "questions": {"ready": {"type": "noul", "instructions": "Did something happen?"}},
-}
+logger = logging.getLogger("vllm.clef_vllm.server")
+WATCH_S = 0.25
+LINGER_S = 2.0  # after the engine's death: clients and load balancers get 503 before the port closes
+STARTING_RETRY_S = 5
+Progress = Callable[[str], None]
 
 
-@dataclass
+class Answer(NamedTuple):
+    response: dict[str, Any]
+    prepared: Any  # clef_vllm.requests.Prepared
+    length: int  # tokens of the prompt, after image expansion
+    logits: Any  # tensor [N] float32
+
+
 class Service:
-    """Answers SystemOne bodies. `state` is loading, warming, ready or failed; only ready answers."""
+    """Answers SystemOne records. `state` is loading, warming, ready, failed or dead; only ready answers.
 
-    options: dict[str, Any]  # engine arguments
-    limits: Limits
-    name: str  # what /v1/models lists
-    state: str = "loading"
-    detail: str = ""
-    in_flight: int = 0
-    engine: Any = None
-    encoder: Any = None
-    # One thread: fast tokenizers must not be shared by threads, and encoding takes a fraction of the model's time.
-    worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "clef-encode"))
+    load: builds the backend; runs in a thread of its own and reports what it is doing.
+    """
 
-    async def start(self) -> None:
-        """Load, check, warm up. Any failure ends in state failed with its reason, and is raised."""
+    def __init__(
+        self, load: Callable[[Progress], Any], name: str, limits: ServerLimits, admission: Admission,
+        timeout_s: float = 120.0, start_timeout_s: float = 3600.0,
+    ) -> None:  # fmt: skip
+        self.load, self.name, self.limits, self.admission = load, name, limits, admission
+        self.timeout_s, self.start_timeout_s = timeout_s, start_timeout_s
+        self.metrics = Metrics(admission)
+        self.state, self.detail, self.since = "loading", "importing vLLM", time.monotonic()
+        self.failure: BaseException | None = None
+        self.backend: Any = None
+        self.loading: threading.Thread | None = None
+        self._died = asyncio.Event()
+
+    async def run(self) -> None:
+        """Load, check, warm up, then watch the engine until it dies. Ends in state failed or dead, with the reason."""
         try:
-            await self._start()
-        except BaseException as error:
-            self.state, self.detail = "failed", str(error)
-            raise
+            await asyncio.wait_for(self._start(), self.start_timeout_s)
+        except asyncio.TimeoutError:
+            self._fail("failed", TimeoutError(f"not ready after {self.start_timeout_s:g} s, while {self.detail}"))
+            return
+        except Exception as error:
+            self._fail("failed", error)
+            return
+        while not self.backend.dead:
+            await asyncio.sleep(WATCH_S)
+        self._fail("dead", EngineDied())
+        self._died.set()
+        await asyncio.sleep(LINGER_S)
 
     async def _start(self) -> None:
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.logger import init_logger
-        from vllm.v1.engine.async_llm import AsyncLLM
+        self.loading, loaded = in_daemon_thread(lambda: self.load(self._report))
+        self.backend = await loaded
+        self.metrics.watch_pieces(self.backend.encoders)
+        self._enter("warming", "the first inference")
+        records = warm_up_records(self.limits.record.images or 0, self.backend.max_length)
+        for number, record in enumerate(records, 1):
+            self.detail = f"inference {number} of {len(records)}"
+            await self._answer(record, Trace.of(""))
+        self.detail = "answering the release's probe"
+        found = []
+        for record in self.backend.probe.records if self.backend.probe else []:
+            answer = await self._answer({"model": "probe", **record}, Trace.of(""))
+            found.append(self.backend.logits(answer.prepared, answer.logits))
+        logger.info(self.backend.check_probe(found))
+        self._enter("ready", "")
+        self.metrics.ready.set(1)
 
-        release = Release.open(self.options["model"])
-        checks.check_marker(release)
-        arguments = AsyncEngineArgs(**compat.engine_arguments(AsyncEngineArgs, self.options))
-        # Building the engine blocks for minutes on large models; the port must answer /health meanwhile.
-        self.engine = await asyncio.to_thread(AsyncLLM.from_engine_args, arguments)
-        config = self.engine.vllm_config.model_config
-        checks.check_architecture(config.architectures)
-        self.encoder = await asyncio.to_thread(Encoder, release.path, config.max_model_len)
-        self.state = "warming"
-        await self._answer_checked(WARM_UP)
-        found: list[Logits] = []
-        if release.probe:
-            for record in read_probe(release.probe).records:
-                prepared = await self._encode(record)
-                _, logits = await self._infer(prepared)
-                found.append(by_question(prepared, logits))
-        init_logger("vllm.clef_vllm").info(run_probe(release.probe, lambda _: found))
-        self.state = "ready"
+    def _enter(self, state: str, detail: str) -> None:
+        self.state, self.detail, self.since = state, detail, time.monotonic()
+
+    def _report(self, detail: str) -> None:
+        self.detail = detail
+
+    def _fail(self, state: str, error: BaseException) -> None:
+        logger.error("%s: %s", state, error, exc_info=error)
+        self.failure = error
+        self.metrics.ready.set(0)
+        self._enter(state, str(error))
 
     @property
-    def healthy(self) -> bool:
-        return self.state == "ready" and not self.engine.errored
+    def status(self) -> str:
+        """The state, but dead as soon as the engine is."""
+        return "dead" if self.state == "ready" and self.backend.dead else self.state
 
-    async def answer(self, body: Any) -> dict[str, Any]:
-        """A response body. RequestError for the client's faults, EngineError for ours."""
-        check_request(body, self.limits)
-        wanted = body.get("return") or []
-        if not isinstance(wanted, list) or set(map(str, wanted)) - {"logits"}:
-            raise RequestError(f'return must be a list that holds nothing but "logits", got {wanted!r}')
-        self.in_flight += 1
+    @property
+    def seconds(self) -> float:
+        """Since the state was entered."""
+        return round(time.monotonic() - self.since, 1)
+
+    def check_ready(self) -> None:
+        """Raises Fault 503 with Retry-After unless requests are answered."""
+        if self.status == "dead":
+            raise fault_of(EngineDied())
+        if self.state != "ready":
+            raise Fault(503, "not_ready", f"not ready: {self.state} ({self.detail})", retry_after=STARTING_RETRY_S)
+
+    async def answer(self, body: Any, trace: Trace) -> dict[str, Any]:
+        """A response body. RequestError for the client's faults, EngineError and Fault 503 for ours."""
+        with_logits = self.limits.check(body)
+        own = Trace(trace.id)
         try:
-            return await self._answer_checked(body, with_logits="logits" in wanted)
+            answer = await asyncio.wait_for(self._in_turn(body, own), self.timeout_s)
+        except asyncio.TimeoutError as error:
+            message = f"no answer within {self.timeout_s:g} s"
+            raise Fault(503, "timeout", message, retry_after=self.admission.retry_after()) from error
         finally:
-            self.in_flight -= 1
-
-    async def _answer_checked(self, body: dict[str, Any], with_logits: bool = False) -> dict[str, Any]:
-        prepared = await self._encode(body)
-        length, logits = await self._infer(prepared)
-        response = {
-            "model": body["model"],
-            "answers": self.encoder.answers(body, prepared, logits),
-            "usage": {"input_tokens": length, "output_tokens": 0},
-        }
+            for stage, seconds in own.stages.items():
+                trace.add(stage, seconds)
+                self.metrics.stages.labels(stage).observe(seconds)
+        trace.truncated += answer.prepared.truncated
+        self.metrics.count(answer.prepared, answer.length)
         if with_logits:
-            response["logits"] = by_question(prepared, logits)
-        return response
+            answer.response["logits"] = self.backend.logits(answer.prepared, answer.logits)
+        return answer.response
 
-    async def _encode(self, body: dict[str, Any]) -> Prepared:
-        def encode() -> Prepared:
-            images = [decode_image(number, value) for number, value in enumerate(body.get("images") or [])]
-            prepared: Prepared = self.encoder.encode({**body, "images": images})
-            return prepared
+    async def _in_turn(self, body: dict[str, Any], trace: Trace) -> Answer:
+        async with self.admission.slot(trace):
+            return await self._answer(body, trace)
 
-        return await asyncio.get_running_loop().run_in_executor(self.worker, encode)
+    async def _answer(self, body: dict[str, Any], trace: Trace) -> Answer:
+        if body.get("images"):
+            with trace.stage("decode"):
+                body = {**body, "images": await self.backend.decode(body["images"])}
+        with trace.stage("encode"):
+            prepared = await self.backend.encode(body)
+        with trace.stage("engine"):
+            inference = self.backend.infer(prepared, f"clef-{uuid.uuid4().hex}")
+            length, logits = await first(inference, self._died, EngineDied())
+        with trace.stage("format"):
+            response = {
+                "model": body["model"],
+                "answers": self.backend.answers(body, prepared, logits),
+                "usage": {"input_tokens": length, "output_tokens": 0},
+            }
+        return Answer(response, prepared, length, logits)
 
-    async def _infer(self, prepared: Prepared) -> tuple[int, torch.Tensor]:
-        """Prompt length after image expansion and logits [N]. A cancelled caller cancels the request in the engine."""
-        params = pooling_params(prepared)
-        # LLM.encode does this for the offline class; AsyncLLM leaves it to the caller. It is what keeps the prefix
-        # cache from hiding prompt tokens from the head.
-        params.verify(self.engine.vllm_config.model_config)
-        prompt = compat.token_prompt(prepared.token_ids, prepared.images)
-        result = None
-        try:
-            async for output in self.engine.encode(prompt, params, f"clef-{uuid.uuid4().hex}"):
-                result = output
-        except Exception as error:
-            raise EngineError(f"the engine failed: {error}") from error
-        if result is None:
-            raise EngineError("the engine returned nothing")
-        return len(result.prompt_token_ids), logits_of(prepared, result)
-
-    def stop(self) -> None:
-        if self.engine is not None:
-            self.engine.shutdown()
-        self.worker.shutdown(wait=False, cancel_futures=True)
+    async def stop(self) -> None:
+        """End the engine. An engine that is still loading is left to the end of the process."""
+        if self.backend is not None:
+            await asyncio.to_thread(self.backend.close)
