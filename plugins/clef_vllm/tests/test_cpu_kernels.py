@@ -22,6 +22,7 @@ from clef_vllm.cpu_kernels import (
     unpack_e2m1,
 )
 
+pytestmark = pytest.mark.every_version
 OUT, IN = 48, 128
 
 

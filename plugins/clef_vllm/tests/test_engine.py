@@ -28,6 +28,7 @@ def test_the_reference_is_worth_comparing_with(nano: Path, plain: Probabilities,
     assert abs(plain[0]["outage"]["true"] - plain[1]["outage"]["true"]) > 0.005
 
 
+@pytest.mark.every_version
 def test_bf16_single_batched_cached(nano: Path, engine: Any, plain: Probabilities, record_property: Any) -> None:
     clef = engine(nano, max_num_batched_tokens=8192)
     batched = clef.probabilities(records())
@@ -40,6 +41,7 @@ def test_bf16_single_batched_cached(nano: Path, engine: Any, plain: Probabilitie
     assert clef.probabilities([]) == []
 
 
+@pytest.mark.every_version
 def test_bf16_chunked(nano: Path, engine: Any, plain: Probabilities, record_property: Any) -> None:
     clef = engine(nano, max_num_batched_tokens=256)
     lengths = [len(clef.encoder.encode(record).token_ids) for record in records()]

@@ -103,7 +103,7 @@ def test_int8_tables_over_two_ranks(wide: Path, tmp_path: Path, record_property:
     check(over_two_ranks(folder, tmp_path, "cpu"), expected, record_property)
 
 
-@pytest.mark.parametrize("layout", [*FORMATS, "mixed"])
+@pytest.mark.parametrize("layout", [*FORMATS, pytest.param("mixed", marks=pytest.mark.every_version)])
 def test_quantized(nano: Path, engine: Any, tmp_path: Path, plain: Probabilities, layout: str,
                    record_property: Any) -> None:  # fmt: skip
     formats = MIXED if layout == "mixed" else layout
