@@ -6,6 +6,7 @@ interpreter, which cuts such numbers off, compute the same bits.
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
@@ -48,6 +49,7 @@ def _round_kernel(  # type: ignore[no-untyped-def]
     LOWEST: tl.constexpr,
     LARGEST: tl.constexpr,
     SPAN: tl.constexpr,
+    RECIPROCAL: tl.constexpr,
     SMALLEST: tl.constexpr,
     SHIFT: tl.constexpr,
     EPSILON: tl.constexpr,
@@ -68,7 +70,9 @@ def _round_kernel(  # type: ignore[no-untyped-def]
         shared = tl.where(exponent == 255, 255, tl.maximum(exponent - MX_OFFSET, 0))
         scale = tl.where(shared == 0, 1 << 22, shared << 23).to(tl.float32, bitcast=True)
     else:
-        scale = _to_dtype(tl.div_rn(bits.to(tl.float32, bitcast=True), SPAN), HALF)
+        amax = bits.to(tl.float32, bitcast=True)
+        # torch divides by a number as its kernels on this device do: a GPU multiplies by the reciprocal
+        scale = _to_dtype(amax * RECIPROCAL if RECIPROCAL else tl.div_rn(amax, SPAN), HALF)
         if TWO_LEVEL:
             global_scale = tl.load(global_scale_ptr)
             scale = scale * global_scale
@@ -105,6 +109,7 @@ def launch(rows: torch.Tensor, rounding: "Rounding", global_scale: torch.Tensor 
         "LOWEST": rounding.lowest,
         "LARGEST": rounding.largest,
         "SPAN": rounding.span,
+        "RECIPROCAL": float(np.float32(1) / np.float32(rounding.span)) if rows.is_cuda else 0.0,
         # whole numbers: the step is 1 whatever the exponent, so the power is one that no element exceeds
         "SMALLEST": 256.0 if integers else rounding.smallest,
         "SHIFT": 1.5 * 2.0**15 if integers else 1.5 * 2.0 ** (23 - rounding.mantissa),
