@@ -15,10 +15,11 @@ import torch
 
 from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
-from clefquant.quantize.finishing import QuantizedUnit, finish, install, units_of_layer
+from clefquant.quantize.finishing import QuantizedUnit, finish, install, only_seen, owned_units, units_of_layer
 from clefquant.quantize.hessian import HessianCollector
 from clefquant.quantize.journal import NO_JOURNAL, Journal
 from clefquant.quantize.layerwise import Layerwise
+from clefquant.quantize.ranks import ranks
 from clefquant.quantize.reader import read_layers
 from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.quantize.statistics import InputCollector, InputStatistics, check_finite
@@ -56,6 +57,7 @@ def rtn(
     if not encoded:
         yield from to_nearest(release, layout, {}, journal, scales)
         return
+    owned = owned_units(release)
     for step in Layerwise(release, encoded).steps(progress, journal):
         units, groups = units_of_layer(release, step.number)
         with watching(step, groups, InputCollector) as collectors:
@@ -63,7 +65,8 @@ def rtn(
         statistics = by_linear(groups, (collector.result() for collector in collectors))
         check_finite(statistics)
         for unit in units:
-            yield finish(unit, layout, step.source, statistics, scales)
+            mine = unit.name in owned
+            yield finish(unit, layout, step.source, statistics, scales) if mine else only_seen(unit, statistics)
 
 
 def to_nearest(
@@ -124,6 +127,8 @@ def awq(
     from clefquant.quantize.smoothing import smooth
 
     _need_records(name, encoded)
+    if ranks().size > 1:
+        raise InputError(f"{name} runs in one process: its search needs every record. Start it without torchrun.")
     check_smoothed(name, release.units, layout.units)
     for step in Layerwise(release, encoded).steps(progress, journal):
         units, groups = units_of_layer(release, step.number)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clefquant.progress import SILENT, Progress
-from clefquant.quantize.finishing import QuantizedUnit
+from clefquant.quantize.finishing import QuantizedUnit, owned_units
 from clefquant.quantize.inventory import inventory
 from clefquant.quantize.ranks import of_first, ranks
 from clefquant.quantize.remarks import headroom, remarks
@@ -88,7 +88,7 @@ def _write_tensors(
 ) -> None:
     """Fill the shards of ``work`` and ``statistics``; of several processes each writes the units it owns."""
     plan, first = _plan(release, layout), 0 if unfinished is None else unfinished.layer
-    owned = {unit.name for number, unit in enumerate(release.units) if ranks().owns(number)}
+    owned = owned_units(release)
     elsewhere = [unit for unit in release.units if unit.layer < first or unit.name not in owned]
     written = {linear.name for unit in elsewhere for linear in unit.linears}
     written |= {name.rpartition(".")[0] for unit in elsewhere for name in changed_tensors(unit)}

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from clefquant.quantize.layerwise import LayerStep
+from clefquant.quantize.ranks import ranks
 from clefquant.quantize.scales import Scales
 from clefquant.quantize.statistics import InputStatistics
 from clefquant.quantize.unit import QuantizedLinear, quantize_unit
@@ -49,6 +50,16 @@ def finish(
     amax = {name: value.amax for name, value in seen.items()}
     linears = quantize_unit(unit, weights, find_format(layout.units[unit.name]), amax, hessians, scales)
     return QuantizedUnit(unit, linears, seen)
+
+
+def only_seen(unit: Unit, statistics: Mapping[str, InputStatistics]) -> QuantizedUnit:
+    """A unit that another process quantizes: its statistics alone."""
+    return QuantizedUnit(unit, {}, {linear.name: statistics[linear.name] for linear in unit.linears})
+
+
+def owned_units(release: Release) -> frozenset[str]:
+    """Names of the units that this process writes."""
+    return frozenset(unit.name for number, unit in enumerate(release.units) if ranks().owns(number))
 
 
 def install(step: LayerStep, unit: Unit, linears: Mapping[str, QuantizedLinear]) -> None:

@@ -42,3 +42,14 @@ def test_two_processes_write_what_one_writes(tiny, calibration, tmp_path, algori
     for linear, seen in one["linears"].items():
         assert two["linears"][linear] == seen | {"rms": pytest.approx(seen["rms"], rel=1e-12)}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+def test_awq_refuses_company(tiny, encoded, monkeypatch):
+    from clefquant.errors import InputError
+    from clefquant.quantize import algorithms
+    from clefquant.quantize.ranks import Ranks
+    from clefquant.recipes.layout import uniform_layout
+
+    monkeypatch.setattr(algorithms, "ranks", lambda: Ranks(0, 2))
+    with pytest.raises(InputError, match="awq runs in one process"):
+        next(algorithms.ALGORITHMS["awq"](tiny, uniform_layout(tiny, "mxfp4"), encoded))
