@@ -29,6 +29,7 @@ def _environment() -> Any:
         "share": words.share,
         "small": words.small,
         "interval": words.interval,
+        "engine": words.engine,
         "points": _points,
         "size": size,
         "sort_value": _sort_value,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clefquant.verify.words import interval, share, small, table
+from clefquant.verify.words import engine, interval, share, small, table
 
 Report = Mapping[str, Any]
 _SECTIONS = {"types": "question type", "lengths": "input length"}
@@ -116,10 +116,8 @@ def _probabilities(row: Mapping[str, Any]) -> str:
 def performance_tables(speed: Mapping[str, Any]) -> str:
     """Throughput and latency of a backend that really ran."""
     whole = speed["throughput"]
-    about = ", ".join(str(speed[key]) for key in ("engine", "chip", "dtype") if speed.get(key))
-    text = f"{about}. {whole['concurrency']}: {whole['records_per_s']:,} records/s, {whole['tokens_per_s']:,} tokens/s"
-    if speed.get("device_memory_gib"):
-        text += f", {speed['device_memory_gib']} GiB of device memory in use"
+    text = f"{engine(speed)}. {whole['concurrency']}: {whole['records_per_s']:,} records/s, "
+    text += f"{whole['tokens_per_s']:,} tokens/s"
     rows = [
         (
             one["tokens"],
@@ -151,7 +149,7 @@ def _method(report: Report) -> str:
     speed = "" if report["performance"] else " Nothing was served, so no speed is given."
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     return (
-        f"Candidate: {backend['engine']}.{speed} Reference: {base['name']} in transformers, computed in "
+        f"Candidate: {engine(backend)}.{speed} Reference: {base['name']} in transformers, computed in "
         f"{base['dtype']} on {base['device']}. "
         f"Made with {versions}; seed {report['seed']}. Every question is in `questions.parquet`.\n"
     )

@@ -72,6 +72,7 @@ def answer_with_vllm(
         **about,
         "chip": result["chip"],
         "device_memory_gib": result["device_memory_gib"],
+        "host_memory_gib": result["host_memory_gib"],
         "throughput": throughput(records, result["all_s"], "all at once, offline"),
         "latency": latency_rows(records, sample, result["alone_s"]),
     }

@@ -1,6 +1,9 @@
 """How figures are spelled in tables, the same on every page."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+_MEMORY = {"device_memory_gib": "device memory", "host_memory_gib": "host memory"}
 
 
 def share(figure: Mapping[str, float] | None, digits: int = 1) -> str:
@@ -22,6 +25,15 @@ def interval(figure: Mapping[str, float] | None, scale: float = 100, digits: int
         return "–"
     low, high = (f"{scale * figure[end]:.{digits}f}" for end in ("low", "high"))
     return f"{low} to {high}" if figure["low"] < 0 else f"{low}–{high}"  # a dash beside a minus sign misleads
+
+
+def engine(about: Mapping[str, Any]) -> str:
+    """An engine with what is known of it: versions, chip, dtype, memory."""
+    versions = ", ".join(f"{name} {version}" for name, version in (about.get("versions") or {}).items())
+    text = f"{about['engine']} ({versions})" if versions else str(about["engine"])
+    text += "".join(f", {about[key]}" for key in ("chip", "dtype") if about.get(key))
+    held = [f"{about[key]} GiB of {what}" for key, what in _MEMORY.items() if about.get(key)]
+    return f"{text}; {' and '.join(held)} in use" if held else text
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

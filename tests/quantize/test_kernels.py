@@ -157,6 +157,8 @@ def interpret_kernel():
     for name in ROUNDED:
         for dtype in DTYPES:
             everything = hard_inputs(dtype)
+            if not name.startswith("mx"):  # their power of two of a NaN depends on the NaN's bits
+                everything[0, 0, 5] = everything[0, 69, 70] = torch.nan
             for x in (everything[:, ::3], everything[:, :70, :96].contiguous()):
                 if (rounding := rounding_of(arguments(name), x, global_scale(name))) is None:
                     continue

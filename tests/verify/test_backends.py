@@ -8,6 +8,7 @@ import pytest
 
 from clefquant.errors import CheckFailed, PrerequisiteError
 from clefquant.progress import SILENT
+from clefquant.verify.markdown import performance_tables
 from clefquant.verify.performance import latency_rows, latency_sample, length_bucket, throughput
 from clefquant.verify.results import answers_of
 from clefquant.verify.runner_vllm import answer_with_vllm
@@ -50,6 +51,8 @@ def test_the_worker_answers_and_times(serving, tiny, stored, tmp_path):
     assert about["dtype"] == "float32"
     assert speed["throughput"]["records"] == len(stored)
     assert speed["throughput"]["tokens_per_s"] > 0
+    assert speed["host_memory_gib"] > 0
+    assert "GiB of host memory in use. all at once, offline: " in performance_tables(speed)
     assert sum(row["requests"] for row in speed["latency"]) == len(stored)
     assert {one.record for one in alone} == {record.record_id for record in stored}
     assert "engine closed" in (tmp_path / "vllm.log").read_text()

@@ -45,7 +45,10 @@ def full(report, tmp_path_factory) -> Path:
     }
     value["performance"] = {
         "engine": "vLLM 0.33",
+        "versions": {"torch": "2.12"},
         "chip": "one GPU",
+        "device_memory_gib": 20.5,
+        "host_memory_gib": 3.25,
         "throughput": {"records_per_s": 40.0, "tokens_per_s": 20000.0, "concurrency": "all at once"},
         "latency": [{"tokens": "≤ 128", "requests": 20, "median_tokens": 90, "p50_ms": 8.1, "p95_ms": 9.9}],
     }
@@ -99,6 +102,16 @@ def test_the_verdict_is_on_the_first_screen(browser, full):
     box = page.locator(".verdict").bounding_box()
     assert box["y"] + box["height"] < 900
     assert page.locator(".cards li").first.bounding_box()["y"] < 900
+    page.close()
+
+
+def test_a_speed_is_shown_with_what_ran_it(browser, full):
+    page, _, _ = opened(browser, full)
+    text = page.locator("h2:has-text('Speed') + p").inner_text()
+    assert text.startswith(
+        "vLLM 0.33 (torch 2.12), one GPU; 20.5 GiB of device memory and 3.25 GiB of host memory in use"
+    )
+    assert "All at once: 40.0 records/s, 20,000.0 tokens/s." in text
     page.close()
 
 

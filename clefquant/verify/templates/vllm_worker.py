@@ -28,6 +28,15 @@ def answer_all(engine: Any, records: list[dict[str, Any]]) -> list[dict[str, Any
         return [answer(engine, record) for record in records]
 
 
+def memory_gib() -> float:
+    """Resident memory of this process and its engines."""
+    import psutil
+
+    process = psutil.Process()
+    held = sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+    return float(round(held / 2**30, 2))
+
+
 def main() -> None:
     """Load, warm up, time one at a time, time all together."""
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
@@ -56,6 +65,7 @@ def main() -> None:
             "all_s": seconds,
             "chip": torch.cuda.get_device_name() if cuda else "CPU",
             "device_memory_gib": round((total - free) / 2**30, 2) if cuda else None,
+            "host_memory_gib": memory_gib(),
             "dtype": str(engine.llm.llm_engine.vllm_config.model_config.dtype).removeprefix("torch."),
             "versions": {"vllm": vllm.__version__, "torch": torch.__version__},
         }
