@@ -26,7 +26,7 @@ from clefquant.release.units import LAYER_PREFIX, Linear, Unit
 #: Bytes that Python, torch and transformers take before any weight, and what quantizing one weight takes beside it:
 #: measured on nano and on a 9B-shaped release (benchmarks/RESULTS.md).
 _LIBRARIES = 0.8e9
-_BYTES_A_WEIGHT = 42
+_BYTES_A_WEIGHT = 70
 _PROBE = 1024
 _EMBEDDING = "model.language_model.embed_tokens.weight"
 
