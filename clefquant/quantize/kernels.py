@@ -13,6 +13,7 @@ elsewhere torch works through blocks that fit the cache.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -93,6 +94,7 @@ def round_input(x: torch.Tensor, rounding: Rounding, global_scale: torch.Tensor 
     return result.view(x.shape)
 
 
+@cache
 def _triton_launcher() -> Any:
     try:
         from clefquant.quantize.kernels_triton import launch

@@ -68,6 +68,7 @@ def test_ten_thousand_random_questions_against_scipy_and_sklearn(pairs_of):
     p, q = [softmax(one) for one in reference], [softmax(one) for one in candidate]
     np.testing.assert_allclose(m.kl, [entropy(a, b) for a, b in zip(p, q, strict=True)], rtol=1e-9, atol=1e-14)
     np.testing.assert_allclose(m.tv, [np.abs(a - b).sum() / 2 for a, b in zip(p, q, strict=True)], atol=1e-14)
+    np.testing.assert_allclose(m.max_dp, [np.abs(a - b).max() for a, b in zip(p, q, strict=True)], atol=1e-14)
     tops = [int(b.argmax()) for b in q]
     assert m.candidate.top.tolist() == tops
     assert m.agree.mean() == np.mean([a.argmax() == b.argmax() for a, b in zip(p, q, strict=True)])
