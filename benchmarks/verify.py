@@ -52,8 +52,10 @@ def timed(name: str, release: Release, options: argparse.Namespace, out: Path) -
     report = verify(release.path, options.model, [options.eval], out, options=Options())
     wall, processor = time.monotonic() - wall, time.process_time() - processor
     summary = report.summary
-    say(f"{name}: {wall:.0f} s wall, {processor:.0f} s processor ({torch.get_num_threads()} threads) for "
-          f"{summary['records']} records; agreement {summary['agreement']:.1%}, KL {summary['kl']:.2g}")  # fmt: skip
+    say(
+        f"{name}: {wall:.0f} s wall, {processor:.0f} s processor ({torch.get_num_threads()} threads) for "
+        f"{summary['records']} records; agreement {summary['agreement']:.1%}, KL {summary['kl']:.2g}"
+    )
 
 
 def simulated(release: Release, records: Sequence[StoredRecord], dtype: torch.dtype) -> list[Answer]:
@@ -104,8 +106,10 @@ def distance(name: str, found: Sequence[Answer], base: Sequence[Answer]) -> None
         for start, count in zip(at.starts, at.counts, strict=True)
     )
     median, high = np.percentile(tv, [50, 95])
-    say(f"  {name}: TV median {median:.5f}, 95th percentile {high:.4f}, mean {tv.mean():.4f}, max {tv.max():.3f}; "
-          f"{differ} of {len(base)} answers differ")  # fmt: skip
+    say(
+        f"  {name}: TV median {median:.5f}, 95th percentile {high:.4f}, mean {tv.mean():.4f}, max {tv.max():.3f}; "
+        f"{differ} of {len(base)} answers differ"
+    )
 
 
 def main() -> None:
