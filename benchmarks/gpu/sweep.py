@@ -35,8 +35,8 @@ from clefquant.release.units import Unit
 from clefquant.sensitivity.continuation import in_record_order, prepare, run_layers
 from clefquant.sensitivity.cost import measure_cost
 from clefquant.sensitivity.shards import BATCH_TOKENS, Shard, make_shards
+from clefquant.sensitivity.source import source_weights
 from clefquant.sensitivity.sweep import sweep
-from clefquant.sensitivity.walk import source_weights
 
 QUESTIONS = {
     "late": {"type": "noul", "instructions": "Is it about a late delivery?"},

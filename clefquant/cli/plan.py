@@ -49,10 +49,21 @@ def plan(
     value = {"predicted_kl": chosen.predicted_kl, "predicted_error": chosen.predicted_error}
     if times is not None:
         value["milliseconds"] = show_time(output, times, layout)
+    rounding = [text for name, option in found.rounding.items() for text in (f"--{name}", option)]
     output.done(
         {**layout.model_dump(), **value},
         wrote={"layout": out},
-        next_command=("quantize", "--model", found.model, "--layout", out, "--calibration", "SET", "--out", "DIR"),
+        next_command=(
+            "quantize",
+            "--model",
+            found.model,
+            "--layout",
+            out,
+            *rounding,
+            *("--calibration", "SET"),
+            "--out",
+            "DIR",
+        ),
     )
 
 

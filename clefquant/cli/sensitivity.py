@@ -34,6 +34,13 @@ def sensitivity(
         Literal["measured", "fisher"],
         typer.Option("--metric", help="Probe every unit, or estimate by a backward pass."),
     ] = "measured",
+    algorithm: Annotated[str, typer.Option("--algorithm", help="How weights are rounded: rtn or gptq.")] = "rtn",
+    nvfp4_scales: Annotated[
+        str, typer.Option("--nvfp4-scales", help="How NVFP4 block scales are chosen: max or four-over-six.")
+    ] = "max",
+    mxfp4_scales: Annotated[
+        str, typer.Option("--mxfp4-scales", help="How MXFP4 block scales are chosen: even, floor, ceil or least-error.")
+    ] = "even",
     adaptive: Annotated[
         bool, typer.Option("--adaptive", help="Fewer records for units whose rank is certain; about half the probes.")
     ] = False,
@@ -63,6 +70,7 @@ def sensitivity(
     --out runs/sensitivity`
     """
     from clefquant.cli.plan import read_constraints, show_plan, show_time
+    from clefquant.quantize.scales import Scales
     from clefquant.release.release import open_release
     from clefquant.release.shards import parse_size
     from clefquant.sensitivity.cost import read_cost
@@ -83,6 +91,8 @@ def sensitivity(
         budget,
         out,
         metric=metric,
+        algorithm=algorithm,
+        scales=Scales(nvfp4_scales, mxfp4_scales),
         adaptive=adaptive,
         constraints=read_constraints(pin, forbid, max_formats),
         candidates=candidates,
@@ -99,10 +109,11 @@ def sensitivity(
     if kl is not None:
         output.say(f"KL {kl.value:.2e} ± {kl.error or 0:.1e} on held-out records (predicted {predicted:.2e})")
     following = ("--model", model, "--layout", outcome.files["layout"], "--calibration", calibration)
+    rounding = [text for name, value in outcome.table.rounding.items() for text in (f"--{name}", value)]
     output.done(
         {**outcome.layout.model_dump(), "failed_probes": len(outcome.table.failed), "within": outcome.selection.within},
         wrote=outcome.files,
-        next_command=("quantize", *following, "--out", out.parent / "checkpoint"),
+        next_command=("quantize", *following, *rounding, "--out", out.parent / "checkpoint"),
     )
 
 

@@ -12,6 +12,7 @@ from clefquant.release.artefact import package_versions, sha256_json
 from clefquant.release.load import LoadedRelease
 from clefquant.release.units import Unit
 from clefquant.sensitivity.assemble import able_formats
+from clefquant.sensitivity.rounding import NEAREST, Rounding
 from clefquant.sensitivity.shards import Shard
 from clefquant.sensitivity.store import Probe
 
@@ -59,19 +60,23 @@ class Keys:
         return hashlib.sha256(sha256_json(parts).encode()).hexdigest()
 
 
-def unit_detail(unit: Unit, format_name: str, input_amax: Mapping[str, float]) -> list[object]:
-    """What decides a unit's quantized form besides its weights: the format, and static input scales where it has
-    them."""
+def unit_detail(
+    unit: Unit, format_name: str, input_amax: Mapping[str, float], rounding: Rounding = NEAREST
+) -> list[object]:
+    """What decides a unit's quantized form besides its weights: the format, static input scales where it has them,
+    and how weights are rounded."""
     static = find_format(format_name).static_input
-    return [format_name, [input_amax[linear.name] for linear in unit.linears] if static else None]
+    scales = [input_amax[linear.name] for linear in unit.linears] if static else None
+    return [format_name, scales, *rounding.detail(format_name)]
 
 
 def work_list(
-    keys: Keys, units: Sequence[Unit], formats: Sequence[str], shards: Sequence[Shard], input_amax: Mapping[str, float]
-) -> list[Work]:
+    keys: Keys, units: Sequence[Unit], formats: Sequence[str], shards: Sequence[Shard], input_amax: Mapping[str, float],
+    rounding: Rounding = NEAREST,
+) -> list[Work]:  # fmt: skip
     """Every probe of a sweep, units in layer order; a format that cannot store a unit is left out."""
     return [
-        Work(unit, name, index, keys.key(unit.name, unit_detail(unit, name, input_amax), shard))
+        Work(unit, name, index, keys.key(unit.name, unit_detail(unit, name, input_amax, rounding), shard))
         for unit in units
         for name in able_formats(unit, formats)
         for index, shard in enumerate(shards)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from clefquant.calibration.stored import StoredSet, open_set
 from clefquant.progress import SILENT, Progress
+from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.quantize.statistics import KIND, SCHEMA_VERSION, collect_statistics, read_earlier, write_statistics
 from clefquant.recipes.formats import BF16
 from clefquant.recipes.layout import Layout
@@ -25,6 +26,7 @@ from clefquant.sensitivity.parts import split_evaluation
 from clefquant.sensitivity.pictures import draw_table
 from clefquant.sensitivity.plan import NO_CONSTRAINTS, Constraints, check_within_reach, planning_options
 from clefquant.sensitivity.probe import NOISE
+from clefquant.sensitivity.rounding import Rounding
 from clefquant.sensitivity.select import DEFAULT_CANDIDATES, select
 from clefquant.sensitivity.selection import Selection
 from clefquant.sensitivity.shards import BATCH_TOKENS, DEFAULT_SHARD_TOKENS, check_disjoint
@@ -63,6 +65,8 @@ def run_sensitivity(
     shard_tokens: int = DEFAULT_SHARD_TOKENS,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
     adaptive: bool = False,
+    algorithm: str = "rtn",
+    scales: Scales = DEFAULT_SCALES,
     ray_address: str | None = None,
     restart: bool = False,
     progress: Progress = SILENT,
@@ -71,9 +75,10 @@ def run_sensitivity(
 
     ``calibration`` and ``evaluation`` are stored sets of this release. ``out`` may hold an interrupted run, which is
     continued unless ``restart``. ``metric`` ``fisher`` estimates the units' damage from one backward pass instead of
-    probing; candidates are measured all the same. ``batch_tokens`` None: by device. ``adaptive``: more records
-    where ranks are uncertain. ``ray_address``: spread the
-    probes over a Ray cluster (``auto`` for one on this machine). Everything that can be refused is refused before the
+    probing; candidates are measured all the same. ``batch_tokens`` None: by device. ``algorithm``, ``scales``: how
+    weights are rounded, as in `clefquant quantize`. ``adaptive``: more records where ranks are uncertain.
+    ``ray_address``: spread the probes over a Ray cluster (``auto`` for one on this machine). ``budget``: of time,
+    needs the present device's times, which are measured first. Everything that can be refused is refused before the
     first slow step.
     """
     names = checked_formats(release, formats)
@@ -83,8 +88,9 @@ def run_sensitivity(
         connect(ray_address)
     code = release_code(release.path)
     stored = [open_set(path, release.path, code) for path in (calibration, evaluation)]
-    records = list(stored[1])
-    check_disjoint(list(stored[0]), records)
+    calibrating, records = list(stored[0]), list(stored[1])
+    check_disjoint(calibrating, records)
+    rounding = Rounding(algorithm, scales, tuple(calibrating) if algorithm == "gptq" else ())
     parts = split_evaluation(records)
     out.mkdir(parents=True, exist_ok=True)
     if cost is not None:
@@ -119,11 +125,12 @@ def run_sensitivity(
             shard_tokens=shard_tokens,
             cache_bytes=cache_bytes,
             adaptive=adaptive,
-            runner=RayRunner(loaded, ray_address, cache_bytes) if ray_address else None,
+            rounding=rounding,
+            runner=RayRunner(loaded, ray_address, cache_bytes, rounding) if ray_address else None,
             progress=progress,
         )
     with ProbeStore(out / STORE_FILE) as store:
-        measurer = Measurer(loaded, store, input_amax, batch_tokens, shard_tokens, progress)
+        measurer = Measurer(loaded, store, input_amax, batch_tokens, shard_tokens, progress, rounding)
         selection = select(measurer, table, budget, parts, constraints, cost=cost, count=candidates)
     if not selection.within:
         progress.warn(f"no candidate was measured within {budget}; the layout is the one with the least KL.")

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import torch
 
 from clefquant.errors import InputError
+from clefquant.quantize.scales import Scales
 from clefquant.release.load import LoadedRelease, load_release
 from clefquant.release.release import open_release
 from clefquant.release.states import States
 from clefquant.release.units import Unit
 from clefquant.sensitivity.probe import Keys, Work
+from clefquant.sensitivity.rounding import NEAREST, Quantizer, Rounding
 from clefquant.sensitivity.shards import Shard
 from clefquant.sensitivity.store import Probe
 from clefquant.sensitivity.walk import Walk, by_unit
@@ -32,18 +34,22 @@ class Job:
     threads: int
     cache_bytes: int
     input_amax: Mapping[str, float]
+    algorithm: str
+    scales: Scales
+    calibration: Packed
     shards: tuple[tuple[int, Packed], ...]
 
     @classmethod
     def of(
-        cls, loaded: LoadedRelease, shards: Sequence[Shard], input_amax: Mapping[str, float], cache_bytes: int
-    ) -> "Job":
+        cls, loaded: LoadedRelease, shards: Sequence[Shard], input_amax: Mapping[str, float], cache_bytes: int,
+        rounding: Rounding = NEAREST,
+    ) -> "Job":  # fmt: skip
         """The job of a loaded release."""
         dtype = str(next(iter(loaded.model.parameters())).dtype).removeprefix("torch.")
         lines = tuple((shard.batch_tokens, packed(shard.records)) for shard in shards)
         return cls(
             str(loaded.release.path), Keys.of(loaded), loaded.device.type, dtype, torch.get_num_threads(), cache_bytes,
-            dict(input_amax), lines,
+            dict(input_amax), rounding.algorithm, rounding.scales, packed(rounding.records), lines,
         )  # fmt: skip
 
 
@@ -61,14 +67,15 @@ class Worker:
                 f"{loaded.device}); results would not be comparable. Give every machine the same ones."
             )
         shards = [Shard(unpacked(lines, loaded.code), batch_tokens) for batch_tokens, lines in job.shards]
-        self._job = job
+        rounding = Rounding(job.algorithm, job.scales, tuple(unpacked(job.calibration, loaded.code)))
+        self._quantizer = Quantizer(loaded, job.input_amax, rounding)
         self._walk = Walk(loaded, shards, States(job.cache_bytes))
         for number in range(len(shards)):
             self._walk.enter(number)
 
     def probe(self, unit: Unit, items: Sequence[Work]) -> list[Probe]:
         """Probe one unit; units must come in the order of the layers."""
-        return list(self._walk.probe(unit, items, self._job.input_amax))
+        return list(self._walk.probe(unit, items, self._quantizer))
 
 
 @dataclass
@@ -80,6 +87,7 @@ class RayRunner:
     loaded: LoadedRelease
     address: str
     cache_bytes: int
+    rounding: Rounding = NEAREST
     workers: int | None = None
     worker: type[Worker] = Worker
 
@@ -88,7 +96,7 @@ class RayRunner:
     ) -> Iterator[Probe]:
         """Do ``work`` on the cluster; probes are yielded in the order they are finished."""
         connect(self.address)  # before anything is packed
-        job = Job.of(self.loaded, shards, input_amax, self.cache_bytes)
+        job = Job.of(self.loaded, shards, input_amax, self.cache_bytes, self.rounding)
         tasks = [Task(unit.name, (unit, items)) for unit, items in by_unit(work)]
         gpu = self.loaded.device.type == "cuda"
         for _, found in hand_out(self.address, self.worker, job, "probe", tasks, gpu=gpu, workers=self.workers):

@@ -15,6 +15,7 @@ from clefquant.release.states import DEFAULT_CACHE_BYTES
 from clefquant.sensitivity.adaptive import FEWEST_SHARDS, due, rounds, uncertain
 from clefquant.sensitivity.assemble import assemble, check_statistics, checked_formats
 from clefquant.sensitivity.probe import NOISE, Keys, Work, work_list
+from clefquant.sensitivity.rounding import NEAREST, Quantizer, Rounding
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
 from clefquant.sensitivity.stability import with_ranks
 from clefquant.sensitivity.store import Probe, ProbeStore
@@ -45,6 +46,7 @@ def sweep(
     shard_tokens: int = DEFAULT_SHARD_TOKENS,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
     adaptive: bool = False,
+    rounding: Rounding = NEAREST,
     runner: Runner | None = None,
     progress: Progress = SILENT,
 ) -> SensitivityTable:
@@ -52,19 +54,21 @@ def sweep(
     done again.
 
     ``input_amax``: largest absolute calibration input per linear. ``adaptive``: every probe on a quarter of the
-    records, on more of them where the rank of a unit is uncertain (:mod:`~.adaptive`). Writes ``sensitivity.sqlite``
-    as it goes, then ``sensitivity.json`` and ``sensitivity.csv``. Raises InputError on an empty set, unknown formats,
-    or when the unchanged model itself answers NaN.
+    records, on more of them where the rank of a unit is uncertain (:mod:`~.adaptive`). ``runner``: has been given
+    the ``rounding`` already. Writes ``sensitivity.sqlite`` as it goes, then ``sensitivity.json`` and
+    ``sensitivity.csv``. Raises InputError on an empty set, unknown formats, or when the unchanged model itself answers
+    NaN.
     """
     release = loaded.release
     names = checked_formats(release, formats)
     check_statistics(release, names, input_amax)
     shards = make_shards(records, batch_tokens, shard_tokens, FEWEST_SHARDS if adaptive else 1)
     keys = Keys.of(loaded)
-    work = work_list(keys, release.units, names, shards, input_amax)
+    work = work_list(keys, release.units, names, shards, input_amax, rounding)
+    quantizer = Quantizer(loaded, input_amax, rounding)
 
     def here(shards: Sequence[Shard], work: Sequence[Work], input_amax: Mapping[str, float]) -> Iterator[Probe]:
-        return probes(loaded, shards, work, input_amax, cache_bytes=cache_bytes, spill_folder=out)
+        return probes(loaded, shards, work, quantizer, cache_bytes=cache_bytes, spill_folder=out)
 
     with ProbeStore(out / STORE_FILE) as store:
         with progress.task("unchanged model", 2 * len(shards), "passes") as task:
@@ -88,7 +92,7 @@ def sweep(
             finished = [item for item in work if item.shard < reached[item.unit.name, item.format]]
             table = _table(release, names, shards, unchanged, finished, store, input_amax)
     assert table is not None
-    table = with_ranks(table)
+    table = with_ranks(table.model_copy(update={"rounding": rounding.named()}))
     if table.failed:
         worst = ", ".join(f"{entry.unit} in {entry.format}" for entry in table.failed[:3])
         progress.warn(f"{len(table.failed)} probes gave NaN or infinite logits and are left out of planning: {worst}")

@@ -78,7 +78,8 @@ class SensitivityTable(Part):
 
     ``other_bytes``: of backbone tensors that no unit stores; ``head_bytes``: of the joint head's file. ``questions``:
     how many questions of each record count (those with two options or more). ``noise``: the unchanged model against
-    itself in other batches. ``metric``: whether KL was measured by a sweep or estimated (``fisher``).
+    itself in other batches. ``metric``: whether KL was measured by a sweep or estimated (``fisher``). ``rounding``:
+    options of `clefquant quantize` that were not left at their defaults.
     """
 
     kind: str = KIND
@@ -86,6 +87,7 @@ class SensitivityTable(Part):
     origin: dict[str, Any] = {}
     model: str
     metric: str = "measured"
+    rounding: dict[str, str] = {}
     formats: list[str]
     units: list[UnitInfo]
     other_bytes: int

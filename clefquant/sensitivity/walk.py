@@ -2,23 +2,20 @@
 model."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
 import torch
 
-from clefquant.quantize.dtypes import DTYPES
-from clefquant.quantize.model import read_tensor
 from clefquant.quantize.simulate import simulated
-from clefquant.quantize.unit import quantize_unit
-from clefquant.recipes.formats import find_format
 from clefquant.release.load import LoadedRelease
 from clefquant.release.states import States
 from clefquant.release.units import Unit
 from clefquant.sensitivity.continuation import PreparedBatch, in_record_order, prepare, run_layers, run_mixer, run_mlp
 from clefquant.sensitivity.probe import NOISE, REFERENCE, Keys, Work, make_probe
+from clefquant.sensitivity.rounding import Quantizer
 from clefquant.sensitivity.shards import Shard
 from clefquant.sensitivity.store import Probe, ProbeStore
 
@@ -45,7 +42,7 @@ class Walk:
             self.states.put((shard, number), hidden)
 
     @torch.inference_mode()
-    def probe(self, unit: Unit, items: Sequence[Work], input_amax: Mapping[str, float]) -> Iterator[Probe]:
+    def probe(self, unit: Unit, items: Sequence[Work], quantizer: Quantizer) -> Iterator[Probe]:
         """Go to ``unit`` and probe it in every format and shard of ``items``.
 
         Every weight that is changed is put back before a probe is yielded, also when it fails.
@@ -53,7 +50,7 @@ class Walk:
         while self.halves < _place(unit):
             self._step()
         for name, of_format in groupby(items, key=lambda item: item.format):
-            quantized = quantize_unit(unit, source_weights(self.loaded, unit), find_format(name), input_amax)
+            quantized = quantizer(unit, name)
             for item in of_format:
                 start, shard = time.monotonic(), self.shards[item.shard]
                 with simulated(self.loaded, quantized):
@@ -75,17 +72,6 @@ class Walk:
         self.halves += 1
 
 
-def source_weights(loaded: LoadedRelease, unit: Unit) -> dict[str, torch.Tensor]:
-    """Copies of a unit's weights as the release stores them, by full linear name, on the model's device."""
-    found = {}
-    for linear in unit.linears:
-        info, weight = loaded.release.tensors[f"{linear.name}.weight"], loaded.module(linear.name).weight
-        assert isinstance(weight, torch.Tensor)
-        as_stored = DTYPES[info.dtype] == weight.dtype
-        found[linear.name] = weight.detach().clone() if as_stored else read_tensor(info).to(weight.device)
-    return found
-
-
 def by_unit(work: Sequence[Work]) -> list[tuple[Unit, list[Work]]]:
     """Work grouped by unit, in the order a walk meets them."""
     ordered = sorted(work, key=lambda item: _place(item.unit))
@@ -96,7 +82,7 @@ def probes(
     loaded: LoadedRelease,
     shards: Sequence[Shard],
     work: Sequence[Work],
-    input_amax: Mapping[str, float],
+    quantizer: Quantizer,
     *,
     cache_bytes: int,
     spill_folder: Path | None = None,
@@ -107,7 +93,7 @@ def probes(
         for shard in sorted({item.shard for item in work}):
             walk.enter(shard)
         for unit, items in by_unit(work):
-            yield from walk.probe(unit, items, input_amax)
+            yield from walk.probe(unit, items, quantizer)
 
 
 @torch.inference_mode()

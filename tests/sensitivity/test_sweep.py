@@ -16,7 +16,7 @@ from clefquant.errors import InputError
 from clefquant.quantize.model import quantize_from_disk
 from clefquant.quantize.simulate import simulated
 from clefquant.release.load import option_logits
-from clefquant.sensitivity import walk
+from clefquant.sensitivity import rounding, walk
 from clefquant.sensitivity.metrics import question_metrics
 from clefquant.sensitivity.probe import Keys, work_list
 from clefquant.sensitivity.shards import check_disjoint, make_shards
@@ -170,16 +170,16 @@ def test_weights_are_bit_equal_afterwards_also_after_a_failure(tmp_path, tiny_lo
 
 
 def test_nan_probes_are_counted_shown_and_never_averaged(tmp_path, tiny_loaded, records, input_amax, monkeypatch):
-    real = walk.quantize_unit
+    real = rounding.quantize_unit
 
-    def poisoned(unit, weights, fmt, amax):
-        found = real(unit, weights, fmt, amax)
+    def poisoned(unit, weights, fmt, *rest):
+        found = real(unit, weights, fmt, *rest)
         if (unit.name, fmt.name) == ("layers.1.mlp", "nvfp4"):
             for linear in found.values():
                 linear.weight.fill_(torch.nan)
         return found
 
-    monkeypatch.setattr(walk, "quantize_unit", poisoned)
+    monkeypatch.setattr(rounding, "quantize_unit", poisoned)
     table = sweep(tiny_loaded, input_amax, records, ["fp8", "nvfp4"], tmp_path)
     (failed,) = table.failed
     assert (failed.unit, failed.format, failed.figures) == ("layers.1.mlp", "nvfp4", {})
