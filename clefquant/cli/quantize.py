@@ -24,7 +24,11 @@ def quantize(
     calibration: Annotated[
         Path | None, typer.Option(help="Set written by `calibrate`; needed by nvfp4.", show_default=False)
     ] = None,
-    algorithm: Annotated[str, typer.Option(help="How weights are rounded: rtn or gptq.")] = "rtn",
+    algorithm: Annotated[str, typer.Option(help="How weights are rounded: rtn, gptq, awq, or awq-mlp.")] = "rtn",
+    nvfp4_scales: Annotated[str, typer.Option(help="Block scales of nvfp4: max, or four-over-six.")] = "max",
+    mxfp4_scales: Annotated[
+        str, typer.Option(help="Block scales of mxfp4: even, floor, ceil, or least-error.")
+    ] = "even",
     compare: Annotated[
         Path | None,
         typer.Option(help="Another set: warn where its inputs are larger than in calibration.", show_default=False),
@@ -40,18 +44,28 @@ def quantize(
     """
     from clefquant.quantize.calibrated import chosen_layout, prepare
     from clefquant.quantize.calibrated import quantize as run
+    from clefquant.quantize.scales import Scales
     from clefquant.release.release import open_release
 
     output: Output = context.obj
+    scales = Scales(nvfp4=nvfp4_scales, mxfp4=mxfp4_scales)
     release = open_release(model)
     chosen = chosen_layout(release, scheme, layout)
     if dry_run:
-        plan = prepare(release, chosen, calibration, out, algorithm=algorithm).plan()
+        plan = prepare(release, chosen, calibration, out, algorithm=algorithm, scales=scales).plan()
         _show(output, plan)
         output.done(plan.to_json())
         return
     folder = run(
-        release, chosen, calibration, out, algorithm=algorithm, compare=compare, restart=restart, progress=output
+        release,
+        chosen,
+        calibration,
+        out,
+        algorithm=algorithm,
+        scales=scales,
+        compare=compare,
+        restart=restart,
+        progress=output,
     )
     ratio = chosen.bytes / release.backbone_bytes
     sizes = f"{release.backbone_bytes / 1e6:,.1f} MB → {chosen.bytes / 1e6:,.1f} MB ({ratio:.0%})"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from clefquant.quantize.algorithms import find_algorithm, to_nearest
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.preflight import Plan, check
 from clefquant.quantize.preflight import plan as make_plan
+from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.quantize.statistics import InputStatistics, collect_statistics, read_earlier
 from clefquant.quantize.unfinished import Unfinished
+from clefquant.recipes.awq import SMOOTHED, check_smoothed
 from clefquant.recipes.layout import Layout, read_layout, uniform_layout
 from clefquant.release.artefact import package_versions
 from clefquant.release.code import release_code
@@ -43,6 +45,7 @@ class Job:
     out: Path
     encoded: Sequence[Any]
     calibration_sha256: str | None
+    scales: Scales = DEFAULT_SCALES
 
     def plan(self) -> Plan:
         """What it will take."""
@@ -55,21 +58,33 @@ class Job:
             "calibration": self.calibration_sha256,
             "units": self.layout.units,
             "algorithm": self.algorithm,
+            "scales": asdict(self.scales),
             "device": str(default_device()),
             "versions": package_versions(),
         }
 
 
-def prepare(release: Release, layout: Layout, calibration: Path | None, out: Path, *, algorithm: str = "rtn") -> Job:
+def prepare(
+    release: Release,
+    layout: Layout,
+    calibration: Path | None,
+    out: Path,
+    *,
+    algorithm: str = "rtn",
+    scales: Scales = DEFAULT_SCALES,
+) -> Job:
     """Check everything that can be known in seconds and read the stored set.
 
     Raises InputError or PrerequisiteError, with nothing written, when the job cannot end well.
     """
     find_algorithm(algorithm)
+    scales.check(layout.units.values())
+    if algorithm in SMOOTHED:
+        check_smoothed(algorithm, release.units, layout.units)
     check(release, layout, calibration is not None, out)
     stored = None if calibration is None else open_set(calibration, release.path, release_code(release.path))
     encoded = [] if stored is None else [record.encoded for record in stored]
-    return Job(release, layout, algorithm, out, encoded, None if stored is None else stored.fingerprint)
+    return Job(release, layout, algorithm, out, encoded, None if stored is None else stored.fingerprint, scales)
 
 
 def quantize(
@@ -79,6 +94,7 @@ def quantize(
     out: Path,
     *,
     algorithm: str = "rtn",
+    scales: Scales = DEFAULT_SCALES,
     compare: Path | None = None,
     earlier: Path | None = None,
     restart: bool = False,
@@ -90,7 +106,7 @@ def quantize(
     statistics; when they are of this model and set, rounding to nearest runs no pass anew. A run that was cut off is
     gone on with unless ``restart``. Raises as :func:`prepare`.
     """
-    job = prepare(release, layout, calibration, out, algorithm=algorithm)
+    job = prepare(release, layout, calibration, out, algorithm=algorithm, scales=scales)
     with _memory_explained(job.encoded):
         return _run(job, compare, earlier, restart, progress)
 
@@ -99,17 +115,18 @@ def _run(job: Job, compare: Path | None, earlier: Path | None, restart: bool, pr
     release, layout, algorithm, out = job.release, job.layout, job.algorithm, job.out
     other = None if compare is None else _inputs_of(release, compare, progress)
     unfinished = Unfinished(out, job.identity(), restart=restart)
-    results = find_algorithm(algorithm)(release, layout, job.encoded, progress, unfinished)
+    results = find_algorithm(algorithm)(release, layout, job.encoded, progress, unfinished, job.scales)
     if algorithm == "rtn" and earlier is not None and job.calibration_sha256 is not None:
         parents = {"model": release.fingerprint, "calibration": job.calibration_sha256}
         if (statistics := read_earlier(earlier, parents)) is not None:
-            results = to_nearest(release, layout, statistics, unfinished)
+            results = to_nearest(release, layout, statistics, unfinished, job.scales)
     return write_checkpoint(
         release,
         layout,
         results,
         out,
         algorithm=algorithm,
+        scales=job.scales,
         calibration_sha256=job.calibration_sha256,
         other_inputs=other,
         unfinished=unfinished,

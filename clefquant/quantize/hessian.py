@@ -33,7 +33,8 @@ class HessianCollector:
 
 
 def round_by_gptq(leaf: Any, hessian: torch.Tensor) -> None:
-    """Round ``leaf.weight`` [O, I] onto its grid by GPTQ, in place; its observer has seen the weight.
+    """Round ``leaf.weight`` [O, I] onto its grid by GPTQ; its observer has seen the weight. The source
+    weight stays as it is.
 
     ``leaf``: a Linear that llm-compressor's modifier has prepared. A Hessian that cannot be inverted falls back to
     nearest.
@@ -51,7 +52,7 @@ def round_by_gptq(leaf: Any, hessian: torch.Tensor) -> None:
         global_scale=None if shared is None else shared.reshape(-1)[:1],
         quant_args=arguments,
     )
-    leaf.weight.data.copy_(rounded[0])
+    leaf.weight = torch.nn.Parameter(rounded[0].to(leaf.weight.dtype), requires_grad=False)
     leaf.weight_scale.data.copy_(found["scale"])
     if shared is not None:
         leaf.weight_global_scale.data.copy_(shared)
