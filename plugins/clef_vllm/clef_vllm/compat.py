@@ -35,14 +35,15 @@ def check_version(version: str) -> str | None:
     return None
 
 
-def token_prompt(token_ids: list[int], images: list[Any] | None = None) -> Any:
+def token_prompt(token_ids: list[int], images: list[Any] | None = None, videos: list[Any] | None = None) -> Any:
     """A prompt of token ids. 0.26: a plain dict. 0.28 and later: `vllm.inputs.tokens_input`; 0.32 warns about dicts.
 
-    Prompts with images stay dicts in every version: only the raw form still goes through the multi-modal processor,
-    which expands the placeholders.
+    Prompts with images or videos stay dicts in every version: only the raw form still goes through the multi-modal
+    processor, which expands the placeholders.
     """
-    if images:
-        return {"prompt_token_ids": token_ids, "multi_modal_data": {"image": images}}
+    media = {name: items for name, items in (("image", images), ("video", videos)) if items}
+    if media:
+        return {"prompt_token_ids": token_ids, "multi_modal_data": media}
     import vllm.inputs
 
     make: Callable[..., Any] | None = getattr(vllm.inputs, "tokens_input", None)

@@ -25,6 +25,7 @@ def engine_options(
     gpu_memory_utilization: float | None = None,
     kv_cache_gib: float | None = None,
     images: int = 4,
+    videos: int = 0,
     lexical_table: str = "device",
     **options: Any,
 ) -> dict[str, Any]:
@@ -43,8 +44,12 @@ def engine_options(
         "gpu_memory_utilization": gpu_memory_utilization,
         "kv_cache_memory_bytes": None if kv_cache_gib is None else int(kv_cache_gib * 2**30),
         "cudagraph_capture_sizes": GRAPH_TOKENS if graphs else None,
-        # Without the vision tower a text server saves its memory; video is not served.
-        **({"limit_mm_per_prompt": {"image": images, "video": 0}} if images else {"language_model_only": True}),
+        # Without the vision tower a text server saves its memory.
+        **(
+            {"limit_mm_per_prompt": {"image": images, "video": videos}}
+            if images or videos
+            else {"language_model_only": True}
+        ),
         **options,
     }
     return {name: value for name, value in wanted.items() if value is not None}

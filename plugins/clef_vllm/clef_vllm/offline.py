@@ -24,15 +24,16 @@ class ClefVLLM:
         gpu_memory_utilization: float | None = None,
         kv_cache_gib: float | None = None,
         images: int = 4,
+        videos: int = 0,
         lexical_table: str = "device",
         check_probe: bool = True,
         **engine: Any,
     ) -> None:
         """
         path: release folder. max_model_len: longest prompt in tokens, 16,384 by default; longer states are cut.
-        gpu_memory_utilization: share of the GPU, or kv_cache_gib: a fixed KV cache. images: the most per record; 0
-        leaves the vision tower out. lexical_table: "cpu" keeps lm_head's int8 rows in host memory. Further keywords go
-        to `vllm.LLM` (tensor_parallel_size, max_num_batched_tokens …).
+        gpu_memory_utilization: share of the GPU, or kv_cache_gib: a fixed KV cache. images, videos: the most per
+        record; without either the vision tower is left out. lexical_table: "cpu" keeps lm_head's int8 rows in host
+        memory. Further keywords go to `vllm.LLM` (tensor_parallel_size, max_num_batched_tokens …).
         """
         import vllm
         from vllm.logger import init_logger
@@ -43,7 +44,7 @@ class ClefVLLM:
         length = max_model_len or default_max_model_len(self.release.path)
         self.encoder = Encoder(path, length)
         options = engine_options(
-            self.release, length, gpu_memory_utilization, kv_cache_gib, images, lexical_table, **engine
+            self.release, length, gpu_memory_utilization, kv_cache_gib, images, videos, lexical_table, **engine
         )
         self.llm = vllm.LLM(**options)
         config = self.llm.llm_engine.vllm_config.model_config
@@ -84,7 +85,7 @@ class ClefVLLM:
             check_request(record, need_model=False)
         prepared = [self.encoder.encode(record) for record in records]
         outputs = self.llm.encode(
-            [compat.token_prompt(one.token_ids, one.images) for one in prepared],
+            [compat.token_prompt(one.token_ids, one.images, one.videos) for one in prepared],
             pooling_params=[pooling_params(one) for one in prepared],
             pooling_task=pooling_params(prepared[0]).task,
             use_tqdm=False,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clef_vllm.layout import schema_layout
+from clef_vllm.media import Media, Unexpanded, Video, read_videos
 from clef_vllm.pieces import PieceTokenizer
 from clef_vllm.release import Release
 
@@ -34,18 +35,20 @@ class Limits:
     options: int | None = 255
     levels: int | None = 10
     images: int | None = 4
+    videos: int | None = 0
     # The hosted service's rules about ids, instructions and the keys of a noul; without them the release's own code
     # decides, and only what it would misread is refused.
     hosted_rules: bool = True
 
 
-UNLIMITED = Limits(None, None, None, None, hosted_rules=False)
+UNLIMITED = Limits(None, None, None, None, None, hosted_rules=False)
 QUESTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 class Prepared(NamedTuple):
-    token_ids: list[int]  # image placeholders unexpanded
+    token_ids: list[int]  # placeholders of images and videos unexpanded
     images: list[Any]  # PIL images
+    videos: list[Video]
     layout: list[Any]
     options: list[tuple[str, tuple[str, ...]]]  # question id and its option ids, in the order of the logits
     truncated: bool  # the state was cut to fit
@@ -66,13 +69,14 @@ def check_request(request: Any, limits: Limits = UNLIMITED, need_model: bool = T
         raise RequestError(f"{len(questions)} questions, at most {limits.questions} are allowed")
     for name, question in questions.items():
         _check_question(name, question, limits)
-    if request.get("videos"):
+    if request.get("videos") and limits.videos == 0:
         raise RequestError("videos are not supported by this server; send frames as images")
-    images = request.get("images")
-    if images is not None and not isinstance(images, list):
-        raise RequestError(f"images must be a list, got {type(images).__name__}")
-    if images and limits.images is not None and len(images) > limits.images:
-        raise RequestError(f"{len(images)} images, at most {limits.images} are allowed")
+    for name, most in (("images", limits.images), ("videos", limits.videos)):
+        media = request.get(name)
+        if media is not None and not isinstance(media, list):
+            raise RequestError(f"{name} must be a list, got {type(media).__name__}")
+        if media and most is not None and len(media) > most:
+            raise RequestError(f"{len(media)} {name}, at most {most} are allowed")
 
 
 def _check_question(name: Any, question: Any, limits: Limits) -> None:
@@ -126,13 +130,18 @@ class Encoder:
         self.tokenizer = AutoTokenizer.from_pretrained(self.release.path)
         self.pieces = PieceTokenizer(self.tokenizer)
         self.max_length = max_length
-        self._image_processor: Any = None
+        self.media = Media(self.release.path)
 
     def encode(self, record: Mapping[str, Any]) -> Prepared:
         """A checked record as an engine prompt. RequestError if its schema alone is too long."""
         images = list(record.get("images") or [])
-        budget = self.max_length - sum(self.image_tokens(image) - 1 for image in images)
-        processor = _Unexpanded(self.tokenizer) if images else None
+        try:
+            videos = read_videos(record)
+            added = [self.media.image_tokens(image) for image in images] + [self.media.video_tokens(v) for v in videos]
+        except ValueError as error:
+            raise RequestError(str(error)) from error
+        budget = self.max_length - sum(added) + len(added)
+        processor = Unexpanded(self.tokenizer) if added else None
         encoded = self._encode(record, budget, processor)
         for question in encoded.questions:
             if question.question_span[0] == question.question_span[1]:
@@ -140,6 +149,7 @@ class Encoder:
         return Prepared(
             token_ids=list(encoded.input_ids),
             images=images,
+            videos=videos,
             layout=schema_layout(encoded),
             options=[(question.question_id, question.option_ids) for question in encoded.questions],
             # A prompt that ends exactly at the limit may be whole; one more token of room tells.
@@ -153,18 +163,6 @@ class Encoder:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise RequestError(str(error)) from error
 
-    def image_tokens(self, image: Any) -> int:
-        """How many prompt tokens a PIL image becomes."""
-        if self._image_processor is None:
-            from transformers import AutoProcessor
-
-            self._image_processor = AutoProcessor.from_pretrained(self.release.path).image_processor
-        try:
-            patches = self._image_processor.get_number_of_image_patches(image.height, image.width, {})
-        except ValueError as error:  # a side ratio that the processor does not take
-            raise RequestError(f"an image of {image.width} x {image.height} pixels: {error}") from error
-        return int(patches) // int(self._image_processor.merge_size) ** 2
-
     def answers(self, record: Mapping[str, Any], prepared: Prepared, logits: "torch.Tensor") -> dict[str, Any]:
         """The release's answers, question by question in request order; logits [N] float32."""
         answers, at = {}, 0
@@ -176,18 +174,6 @@ class Encoder:
             )
             answers[name] = answer
         return answers
-
-
-class _Unexpanded:
-    """Stands in for the multi-modal processor: one placeholder token per image, no pixels."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-
-    def __call__(self, text: list[str], **_: Any) -> "dict[str, torch.Tensor]":
-        import torch
-
-        return {"input_ids": torch.tensor([self.tokenizer(text[0], add_special_tokens=False).input_ids])}
 
 
 def by_question(prepared: Prepared, logits: "torch.Tensor") -> dict[str, dict[str, float]]:

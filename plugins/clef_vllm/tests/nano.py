@@ -116,7 +116,9 @@ def make_release(folder: Path, key_heads: int = 1, vocabulary: int = VOCABULARY)
             patch_size=16, temporal_patch_size=2, merge_size=2, size={"shortest_edge": 1024, "longest_edge": 65536}
         ),
         tokenizer=tokenizer,
-        video_processor=Qwen3VLVideoProcessor(patch_size=16, temporal_patch_size=2, merge_size=2),
+        video_processor=Qwen3VLVideoProcessor(
+            patch_size=16, temporal_patch_size=2, merge_size=2, size={"shortest_edge": 4096, "longest_edge": 524288}
+        ),
         chat_template="{{ messages }}",
     ).save_pretrained(folder)
     return folder

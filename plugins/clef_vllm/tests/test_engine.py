@@ -16,6 +16,8 @@ from nano import load_reference, make_image, records
 
 pytest.importorskip("vllm")
 
+from clef_vllm.requests import RequestError
+
 pytestmark = pytest.mark.engine
 
 
@@ -51,8 +53,6 @@ def test_bf16_chunked(nano: Path, engine: Any, plain: Probabilities, record_prop
 
 def test_systemone_is_the_releases(nano: Path, engine: Any) -> None:
     """Shape, order, rounding and usage as `systemone()` gives them; values within the tolerance; faults named."""
-    from clef_vllm.requests import RequestError
-
     code = load_reference()
     model, processor = code.load_release_model(nano, device="cpu")
     clef = engine(nano)
@@ -104,6 +104,24 @@ def test_images(nano: Path, engine: Any, record_property: Any) -> None:
     code = load_reference()
     model, processor = code.load_release_model(nano, device="cpu")
     assert clef.systemone(request)["usage"] == code.systemone(model, processor, request)["usage"]
+
+
+def test_videos(nano: Path, engine: Any, record_property: Any) -> None:
+    """Every frame counts: answers and usage as the release's code gives them when it thins nothing out."""
+    whole = {"media_kwargs": {"do_sample_frames": False}}
+    asked = [
+        {**records()[0], **whole, "videos": [[make_image(n + 10 * i, 96, 128) for n in range(frames)]]}
+        for i, frames in enumerate((16, 4))
+    ]
+    code = load_reference()
+    model, processor = code.load_release_model(nano, device="cpu")
+    clef = engine(nano, videos=1, max_num_batched_tokens=8192)
+    check(clef.probabilities(asked), reference(nano, asked=asked), record_property)
+    for record in asked:
+        request = {"model": "m", **record}
+        assert clef.systemone(request)["usage"] == code.systemone(model, processor, request)["usage"]
+    with pytest.raises(RequestError, match="video 0: frames must be RGB images of one size"):
+        clef.probabilities([{**records()[0], "videos": [[make_image(1, 64, 64), make_image(1, 96, 64)]]}])
 
 
 def test_a_probe_that_does_not_match_stops_the_start(nano: Path, engine: Any, tmp_path: Path) -> None:

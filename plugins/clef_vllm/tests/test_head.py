@@ -38,13 +38,15 @@ def heads(release: ModuleType) -> tuple[Any, JointHead, torch.Tensor]:
     return theirs, ours, torch.randn(VOCABULARY, CONFIG["hidden_size"])
 
 
-def random_record(release: ModuleType, rng: random.Random, questions: int, most_options: int) -> Any:
+def random_record(
+    release: ModuleType, rng: random.Random, questions: int, most_options: int, least_options: int = 1
+) -> Any:
     """Random prompt whose spans lie in order, as the encoder writes them, with text before, between and after."""
     at, encoded = rng.randint(0, 200), []
     for number in range(questions):
         question = (at, at + rng.randint(1, 9))
         at, spans = question[1] + rng.randint(0, 2), []
-        for _ in range(rng.randint(1, most_options)):
+        for _ in range(rng.randint(least_options, most_options)):
             spans.append((at, at + rng.randint(1, 4)))
             at = spans[-1][1] + rng.randint(0, 1)
         names = tuple(str(i) for i in range(len(spans)))
@@ -90,7 +92,11 @@ def test_thousand_schemas_match_the_release_in_float32(release: ModuleType, head
     theirs, ours, table = heads
     rng = random.Random(1)
     records = [random_record(release, rng, *sizes(rng)) for _ in range(SCHEMAS - 2)]
-    records += [random_record(release, rng, 64, 1), random_record(release, rng, 1, 255)]
+    records += [random_record(release, rng, 64, 1), random_record(release, rng, 2, 255, least_options=255)]
+    questions = [len(record.questions) for record in records]
+    options = [len(question.option_spans) for record in records for question in record.questions]
+    assert (min(questions), max(questions), min(options), max(options)) == (1, 64, 1, 255)
+    assert {question.question_type for record in records for question in record.questions} == {0, 1, 2}
     hidden = [torch.randn(len(record.input_ids), CONFIG["hidden_size"]) for record in records]
     worst, spread, at = 0.0, 0.0, 0
     while at < len(records):
