@@ -61,6 +61,7 @@ def test_a_failed_gate_is_exit_code_1_after_the_report(verified, tmp_path):
         (("--device", "tpu"), 2, "unknown device 'tpu'"),
         (("--engine", "[]"), 2, "is no JSON object"),
         (("--shard", "4/4"), 2, "not WORKER/WORKERS"),
+        (("--shard", "0/2", "--ray", "auto"), 2, "leave --shard out"),
         (("--gate", "nowhere.yaml"), 2, "nowhere.yaml cannot be read"),
         (("--eval", "nowhere"), 2, "nowhere/set.json does not exist"),
         (("--sensitivity", "nowhere"), 2, "frontier.json does not exist"),
