@@ -114,12 +114,14 @@ def quantize(
 def _run(job: Job, compare: Path | None, earlier: Path | None, restart: bool, progress: Progress) -> Path:
     release, layout, algorithm, out = job.release, job.layout, job.algorithm, job.out
     other = None if compare is None else _inputs_of(release, compare, progress)
-    unfinished = Unfinished(out, job.identity(), restart=restart)
-    results = find_algorithm(algorithm)(release, layout, job.encoded, progress, unfinished, job.scales)
+    statistics = None
     if algorithm == "rtn" and earlier is not None and job.calibration_sha256 is not None:
-        parents = {"model": release.fingerprint, "calibration": job.calibration_sha256}
-        if (statistics := read_earlier(earlier, parents)) is not None:
-            results = to_nearest(release, layout, statistics, unfinished, job.scales)
+        statistics = read_earlier(earlier, {"model": release.fingerprint, "calibration": job.calibration_sha256})
+    unfinished = Unfinished(out, job.identity() | {"runs_records": statistics is None}, restart=restart)
+    if statistics is None:
+        results = find_algorithm(algorithm)(release, layout, job.encoded, progress, unfinished, job.scales)
+    else:
+        results = to_nearest(release, layout, statistics, unfinished, job.scales)
     return write_checkpoint(
         release,
         layout,
