@@ -76,9 +76,13 @@ def kernel_lines(model: Any) -> list[str]:
 
 
 def describe(kernel: str) -> str:
-    """What a kernel does to the activations, told by its class name."""
-    if "Marlin" in kernel or "W4A16" in kernel or "A16" in kernel or "WNA16" in kernel.upper():
+    """What a kernel does to the activations, told by its class name (those of vLLM 0.26 to 0.33)."""
+    if "Marlin" in kernel or "A16" in kernel:
         return "weight-only on this device, activations stay 16-bit"
     if "Emulation" in kernel or "Emulated" in kernel:
         return "emulated: exact arithmetic of the format, slow"
+    if "Humming" in kernel:
+        return "weights quantized, activations as Humming is set up: 16-bit unless told otherwise"
+    if "W4A8" in kernel:
+        return "4-bit weights, activations in 8 bits"
     return "weights and activations quantized"

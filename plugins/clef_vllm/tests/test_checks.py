@@ -87,6 +87,9 @@ def test_kernel_descriptions() -> None:
     assert checks.describe("FlashInferCuteDslNvFp4W4A16LinearKernel").startswith("weight-only")
     assert checks.describe("CutlassNvFp4LinearKernel") == "weights and activations quantized"
     assert checks.describe("EmulatedFp8Kernel").startswith("emulated")
+    assert checks.describe("XPUW8A16FP8LinearKernel").startswith("weight-only")
+    assert "8 bits" in checks.describe("Rdna3W4A8MxFp4LinearKernel")
+    assert "16-bit unless" in checks.describe("HummingNvFp4LinearKernel")
 
 
 LOGITS = {"q": {"a": 1.0, "b": -1.0}}

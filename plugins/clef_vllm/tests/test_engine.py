@@ -51,6 +51,15 @@ def test_bf16_chunked(nano: Path, engine: Any, plain: Probabilities, record_prop
     check(clef.probabilities(records()), plain, record_property)
 
 
+def test_bf16_compiled(nano: Path, engine: Any, plain: Probabilities, record_property: Any) -> None:
+    """With torch.compile on, as it is by default on a GPU."""
+    if not shutil.which("g++"):
+        pytest.skip("compiling for the CPU needs g++")
+    clef = engine(nano, enforce_eager=False, max_num_batched_tokens=1024)
+    assert clef.llm.llm_engine.vllm_config.compilation_config.mode
+    check(clef.probabilities(records()), plain, record_property)
+
+
 def test_systemone_is_the_releases(nano: Path, engine: Any) -> None:
     """Shape, order, rounding and usage as `systemone()` gives them; values within the tolerance; faults named."""
     code = load_reference()
