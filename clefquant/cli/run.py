@@ -20,6 +20,9 @@ def _print_schema(asked: bool) -> None:
 def run(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file; see configs/.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run instead of the configuration's.", show_default=False)
+    ] = None,
     until: Annotated[str, typer.Option(help="The last stage to do.")] = "report",
     force: Annotated[
         list[str] | None, typer.Option(help="A stage to do again; repeatable.", show_default=False)
@@ -38,7 +41,7 @@ def run(
 
     output: Output = context.obj
     check_stage(until)
-    flow = open_flow(config, STAGES if restart else (force or ()))
+    flow = open_flow(config, STAGES if restart else (force or ()), out)
     with StageView(output, flow.stages(until)) as view:
         flow.watched_by(view)
         flow.run(until)

@@ -95,7 +95,7 @@ class RunConfig(_Section):
     max_shard_size: Annotated[str, _checked(parse_size)] = "5GB"
     """Largest weight file of the release."""
     verify: VerifyConfig = VerifyConfig()
-    """How the release is compared with its source."""
+    """The report on the release, and the limits it must keep."""
 
     @model_validator(mode="after")
     def _whole(self) -> "RunConfig":

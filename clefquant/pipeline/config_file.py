@@ -40,7 +40,8 @@ def read_config(path: Path) -> RunConfig:
     except ValidationError as error:
         faults = [(tuple(fault["loc"]), _say(fault)) for fault in error.errors()]
     if faults:
-        raise InputError("\n".join(f"{path}:{_line(node, place)}: {message}" for place, message in faults))
+        placed = sorted((_line(node, place), message) for place, message in faults)
+        raise InputError("\n".join(f"{path}:{line}: {message}" for line, message in placed))
     return config
 
 

@@ -220,16 +220,16 @@ class Flow:
         return self.journal.stage(stage, inputs, work, keeps_partial=True)
 
 
-def open_flow(config_file: Path, force: Iterable[str] = ()) -> Flow:
+def open_flow(config_file: Path, force: Iterable[str] = (), out: Path | None = None) -> Flow:
     """Read the configuration and the run's journal. InputError on a wrong field or an unknown stage.
 
-    ``force``: stages to do again whatever their inputs are.
+    ``force``: stages to do again whatever their inputs are. ``out``: instead of the configuration's.
     """
     forced = frozenset(force)
     for stage in sorted(forced):
         check_stage(stage)
     config = read_config(config_file)
-    journal = Journal(Path(config.out), forced, configuration=sha256_file(config_file))
+    journal = Journal(out or Path(config.out), forced, configuration=sha256_file(config_file))
     return Flow(config_file, config, journal)
 
 

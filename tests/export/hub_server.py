@@ -222,7 +222,7 @@ _NAME = r"([\w.-]+/[\w.-]+)"
 ROUTES = (
     (r"POST /api/validate-yaml", "validate"),
     (r"POST /api/repos/create", "create"),
-    (rf"GET /api/models/{_NAME}/tree/main", "tree"),
+    (rf"GET /api/models/{_NAME}/tree/(?:main|[0-9a-f]+)", "tree"),
     (rf"GET /api/models/{_NAME}/refs", "refs"),
     (rf"GET /api/models/{_NAME}(?:/revision/[^/]+)?", "info"),
     (rf"POST /api/models/{_NAME}/preupload/main", "preupload"),

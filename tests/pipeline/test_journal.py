@@ -1,12 +1,31 @@
 """Stages are done once per set of inputs, and again when something they read changes."""
 
+import json
+
 import pytest
 
+from clefquant import __version__
 from clefquant.pipeline.journal import Journal
+from clefquant.pipeline.memory import forget_peak, peak_bytes
+
+
+class Told(list):
+    """Keeps what a view would draw."""
+
+    def kept(self, stage):
+        self.append(("kept", stage))
+
+    def started(self, stage, why):
+        self.append(("started", stage, why))
+
+    def finished(self, stage, seconds):
+        self.append(("finished", stage))
 
 
 def _journal(out, forced=()):
-    return Journal(out, frozenset(forced), lambda _: None)
+    journal = Journal(out, frozenset(forced), configuration="c" * 64)
+    journal.watch = Told()
+    return journal
 
 
 def _write(calls):
@@ -21,20 +40,34 @@ def _write(calls):
 def test_skips_what_was_done_from_the_same_inputs(tmp_path):
     calls = []
     assert _journal(tmp_path).stage("a", {"x": 1}, _write(calls)) == {"count": 1}
-    assert _journal(tmp_path).stage("a", {"x": 1}, _write(calls)) == {"count": 1}
+    again = _journal(tmp_path)
+    assert again.stage("a", {"x": 1}, _write(calls)) == {"count": 1}
+    assert again.watch == [("kept", "a")]
     assert calls == ["a"]
     assert set(_journal(tmp_path).seconds()) == {"a"}
 
 
-@pytest.mark.parametrize("cause", ["changed input", "forced", "output gone"])
-def test_does_it_again(tmp_path, cause):
+@pytest.mark.parametrize(
+    ("cause", "why"),
+    [
+        ("changed input", "x changed"),
+        ("new input", "y changed"),
+        ("forced", "asked for"),
+        ("output gone", "its folder is gone"),
+    ],
+)
+def test_does_it_again_and_says_why(tmp_path, cause, why):
     calls = []
-    _journal(tmp_path).stage("a", {"x": 1}, _write(calls))
+    first = _journal(tmp_path)
+    first.stage("a", {"x": 1, "z": 3}, _write(calls))
+    assert first.watch == [("started", "a", "not done yet"), ("finished", "a")]
     if cause == "output gone":
         (tmp_path / "a").rmdir()
-    forced = ("a",) if cause == "forced" else ()
-    _journal(tmp_path, forced).stage("a", {"x": 2 if cause == "changed input" else 1}, _write(calls))
+    inputs = {"changed input": {"x": 2, "z": 3}, "new input": {"x": 1, "z": 3, "y": 0}}.get(cause, {"x": 1, "z": 3})
+    again = _journal(tmp_path, ("a",) if cause == "forced" else ())
+    again.stage("a", inputs, _write(calls))
     assert calls == ["a", "a"]
+    assert again.watch[0] == ("started", "a", why)
 
 
 @pytest.mark.parametrize(("inputs", "kept"), [({"x": 1}, True), ({"x": 2}, False)])
@@ -53,5 +86,31 @@ def test_partial_work_survives_an_interruption_but_no_other_inputs(tmp_path, inp
         target.mkdir(exist_ok=True)
         return {}
 
-    _journal(tmp_path).stage("a", inputs, work, keeps_partial=True)
+    journal = _journal(tmp_path)
+    journal.stage("a", inputs, work, keeps_partial=True)
     assert seen == [kept]
+    assert journal.watch[0][2] == ("was interrupted" if kept else "x changed")
+
+
+def test_what_run_json_tells(tmp_path):
+    _journal(tmp_path).stage("a", {"x": 1}, _write([]))
+    value = json.loads((tmp_path / "run.json").read_text())
+    assert value["parents"] == {"configuration": "c" * 64}
+    stage = value["stages"]["a"]
+    assert stage["done"]
+    assert stage["seconds"] >= 0
+    assert stage["peak_memory_bytes"] > 1 << 20
+    assert stage["versions"]["clefquant"] == __version__
+    assert len(stage["inputs"]["x"]) == 64
+
+
+def test_the_peak_is_of_the_stage_and_not_of_the_process():
+    large = bytearray(300 << 20)
+    large[:: 1 << 12] = b"x" * len(large[:: 1 << 12])
+    assert peak_bytes()["peak_memory_bytes"] > 300 << 20
+    del large
+    forget_peak()
+    after = peak_bytes()["peak_memory_bytes"]
+    again = bytearray(200 << 20)
+    again[:: 1 << 12] = b"x" * len(again[:: 1 << 12])
+    assert peak_bytes()["peak_memory_bytes"] >= after + (150 << 20)

@@ -1,0 +1,129 @@
+"""A whole run: each stage once, exactly the changed ones again; a release on the Hub that is the one that was made."""
+
+import json
+
+import pytest
+from huggingface_hub import snapshot_download
+
+from clefquant.errors import CheckFailed, InputError
+from clefquant.export.audit import audit, has_errors
+from clefquant.export.publish import publish
+from clefquant.pipeline.flow import STAGES, open_flow
+from clefquant.progress import SILENT
+from clefquant.release.artefact import sha256_file
+
+from .test_journal import Told
+
+
+class View(Told):
+    def task(self, title, total, unit=""):
+        return SILENT.task(title, total, unit)
+
+    def warn(self, text):
+        pass
+
+
+def run(path, until=STAGES[-1], force=()) -> list[str]:
+    """Stages that were done now."""
+    flow, view = open_flow(path, force), View()
+    flow.watched_by(view)
+    try:
+        flow.run(until)
+    finally:
+        met = [entry[1] for entry in view if entry[0] != "finished"]
+        assert met == flow.stages(until)[: len(met)]
+    return [entry[1] for entry in view if entry[0] == "started"]
+
+
+ALL = ["calibration", "evaluation", "checkpoint", "release", "audit", "report"]
+
+
+def test_exactly_the_stages_that_a_change_reaches_are_done_again(small_run, tmp_path):
+    assert run(small_run(), until="checkpoint") == ALL[:3]
+    assert run(small_run()) == ALL[3:]
+    assert run(small_run()) == []
+    assert run(small_run(max_shard_size="100KB")) == ["release", "audit", "report"]
+    assert len(list((tmp_path / "out" / "release").glob("model-*.safetensors"))) > 1
+    assert run(small_run(tables="int8")) == ["checkpoint", "release", "audit", "report"]
+    assert (tmp_path / "out" / "release" / "clef_head" / "tables_int8.safetensors").is_file()
+    assert run(small_run(tables="int8"), force=["audit"]) == ["audit"]
+    (tmp_path / "gate.yaml").write_text("judge: value\nlimits: [kl <= 2]\n")
+    assert run(small_run(tables="int8")) == ["report"]
+    assert run(small_run(tables="int8", evaluation={"mixture": "few.yaml", "seed": 2})) == [
+        "evaluation", "release", "audit", "report",
+    ]  # fmt: skip
+    stages = json.loads((tmp_path / "out" / "run.json").read_text())["stages"]
+    assert all(stage["done"] and stage["peak_memory_bytes"] > 0 for stage in stages.values())
+    assert not has_errors(audit(tmp_path / "out" / "release"))
+
+
+def test_no_calibration_set_for_scales_found_at_run_time(small_run):
+    assert run(small_run(calibration=None, scheme="fp8"), until="audit") == [
+        "evaluation",
+        "checkpoint",
+        "release",
+        "audit",
+    ]
+
+
+def test_a_failed_gate_ends_the_run_and_publishing(small_run, hub, tmp_path):
+    path = small_run(verify={"gate": "strict.yaml"})
+    with pytest.raises(CheckFailed):
+        run(path)
+    with pytest.raises(CheckFailed):  # nor does a second run take it for done
+        run(path)
+    with pytest.raises(CheckFailed, match=r"gate of .* failed"):
+        publish(tmp_path / "out" / "release", "acme/nano")
+    assert hub.state.requests == []
+
+
+def test_a_damaged_release_ends_the_run(small_run, tmp_path, monkeypatch):
+    run(small_run(), until="release")
+    (tmp_path / "out" / "release" / "tokenizer.json").unlink()
+    with pytest.raises(CheckFailed, match=r"does not pass its audit: .*tokenizer.json"):
+        run(small_run())
+
+
+def test_an_interrupted_stage_is_done_again(small_run, tmp_path, monkeypatch):
+    from clefquant.pipeline import flow
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(flow, "export_release", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(small_run())
+    assert not (tmp_path / "out" / "release").exists()
+    assert run(small_run()) == ["release", "audit", "report"]
+
+
+def test_unknown_stages_are_refused(small_run):
+    for force in (["nothing"], ["audit", "x"]):
+        with pytest.raises(InputError, match="there is no stage"):
+            open_flow(small_run(), force)
+
+
+def test_from_a_configuration_to_a_hub_release(small_run, hub, tmp_path):
+    """What is downloaded has the very bytes that were sent, passes the audit, and needs no second upload."""
+    run(small_run(tables="int8", max_shard_size="100KB"))
+    release = tmp_path / "out" / "release"
+    done = publish(release, "acme/nano", tag="v1")
+    there = hub.state.repos["acme/nano"]
+    assert there.tags == {"v1": done.commit}
+    folder = snapshot_download("acme/nano", local_dir=tmp_path / "downloaded")
+    downloaded = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in (tmp_path / "downloaded").rglob("*")
+        if path.is_file() and ".cache" not in path.parts
+    }
+    assert downloaded == {name: blob.data for name, blob in there.files.items()}
+    same = [name for name in downloaded if (release / name).is_file() and name not in ("README.md", "SHA256SUMS")]
+    assert len(same) > 20
+    assert all(sha256_file(release / name) == sha256_file(tmp_path / "downloaded" / name) for name in same)
+    findings = audit(tmp_path / "downloaded")
+    assert {found.message for found in findings if found.severity != "info"} <= {"LICENSE is missing"}  # as the source
+    assert "hf download acme/nano" in downloaded["README.md"].decode()
+    again = publish(release, "acme/nano")
+    assert (again.sent, again.commit) == ([], None)
+    assert run(small_run(tables="int8", max_shard_size="100KB")) == []
