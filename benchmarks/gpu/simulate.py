@@ -1,6 +1,7 @@
 """A simulated forward beside compressed-tensors' own fake-quantized forward, on a random text model of 9B shape.
 
     python benchmarks/gpu/simulate.py [--layers 32] [--hidden 4096] [--intermediate 12288] [--out simulate.json]
+    python benchmarks/gpu/simulate.py --formats        # the rounding alone, without a model
 
 First every format's rounding is compared with compressed-tensors on the device, to the last bit, and timed on one
 activation. Then llm-compressor quantizes the model in place and one process measures, in turns:
@@ -216,6 +217,19 @@ def compare(model: torch.nn.Module, name: str, options: argparse.Namespace, devi
     return {"tokens_per_s": rates, "ratio": ratio, "identical": same}
 
 
+def forwards(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    """The model's size and, per format, what :func:`compare` finds."""
+    model = text_model(options, device)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    start = time.perf_counter()
+    model(input_ids=torch.ones(options.batch, options.tokens, dtype=torch.long, device=device), use_cache=False)
+    say(f"{parameters / 1e9:.2f} B parameters; first forward {time.perf_counter() - start:.1f} s")
+    return {
+        "parameters": parameters,
+        "forward": {name: compare(model, name, options, device) for name in options.formats},
+    }
+
+
 @torch.inference_mode()
 def main() -> None:
     """Compare, measure, print and store."""
@@ -224,7 +238,7 @@ def main() -> None:
         parser.add_argument(f"--{size}", type=int, default=default)
     parser.add_argument("--batches", type=int, default=3, help="timed batches per way and round")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--formats", nargs="+", default=["nvfp4", "fp8"], choices=ROUNDED)
+    parser.add_argument("--formats", nargs="*", default=["nvfp4", "fp8"], choices=ROUNDED)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -239,12 +253,8 @@ def main() -> None:
     say(f"{chip}; {versions}")
     found: dict[str, Any] = {"chip": chip, "versions": versions, "shape": vars(options) | {"out": None}}
     found["rounding"] = rounding(device, options.intermediate)
-    model = text_model(options, device)
-    found["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    start = time.perf_counter()
-    model(input_ids=torch.ones(options.batch, options.tokens, dtype=torch.long, device=device), use_cache=False)
-    say(f"{found['parameters'] / 1e9:.2f} B parameters; first forward {time.perf_counter() - start:.1f} s")
-    found["forward"] = {name: compare(model, name, options, device) for name in options.formats}
+    if options.formats:
+        found |= forwards(options, device)
     out = options.out or (Path(os.environ["OUT"]) / "simulate.json" if "OUT" in os.environ else None)
     if out:
         out.write_text(json.dumps(found, indent=1) + "\n")

@@ -6,7 +6,6 @@ interpreter, which cuts such numbers off, compute the same bits.
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
@@ -22,8 +21,9 @@ def _to_elements(v, smallest: tl.constexpr, shift: tl.constexpr):  # type: ignor
     """Nearest element, ties to even; the sign of a negative number that becomes 0 is kept."""
     power = (v.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
     magic = tl.where(power < smallest, smallest, power) * shift
-    rounded = (v + magic) - magic
-    return tl.where(v < 0, -tl.abs(rounded), rounded)
+    rounded = ((v + magic) - magic).to(tl.int32, bitcast=True)
+    # minus zero by its bit: a Triton before 3.8 computes -x as 0 - x
+    return tl.where(v < 0, rounded | -2147483648, rounded).to(tl.float32, bitcast=True)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -49,7 +49,6 @@ def _round_kernel(  # type: ignore[no-untyped-def]
     LOWEST: tl.constexpr,
     LARGEST: tl.constexpr,
     SPAN: tl.constexpr,
-    RECIPROCAL: tl.constexpr,
     SMALLEST: tl.constexpr,
     SHIFT: tl.constexpr,
     EPSILON: tl.constexpr,
@@ -70,9 +69,7 @@ def _round_kernel(  # type: ignore[no-untyped-def]
         shared = tl.where(exponent == 255, 255, tl.maximum(exponent - MX_OFFSET, 0))
         scale = tl.where(shared == 0, 1 << 22, shared << 23).to(tl.float32, bitcast=True)
     else:
-        amax = bits.to(tl.float32, bitcast=True)
-        # torch divides by a number as its kernels on this device do: a GPU multiplies by the reciprocal
-        scale = _to_dtype(amax * RECIPROCAL if RECIPROCAL else tl.div_rn(amax, SPAN), HALF)
+        scale = _to_dtype(tl.div_rn(bits.to(tl.float32, bitcast=True), SPAN), HALF)
         if TWO_LEVEL:
             global_scale = tl.load(global_scale_ptr)
             scale = scale * global_scale
@@ -109,7 +106,6 @@ def launch(rows: torch.Tensor, rounding: "Rounding", global_scale: torch.Tensor 
         "LOWEST": rounding.lowest,
         "LARGEST": rounding.largest,
         "SPAN": rounding.span,
-        "RECIPROCAL": float(np.float32(1) / np.float32(rounding.span)) if rows.is_cuda else 0.0,
         # whole numbers: the step is 1 whatever the exponent, so the power is one that no element exceeds
         "SMALLEST": 256.0 if integers else rounding.smallest,
         "SHIFT": 1.5 * 2.0**15 if integers else 1.5 * 2.0 ** (23 - rounding.mantissa),
