@@ -7,7 +7,7 @@ two becomes exactly that exponent. Imported when one of them is needed: llm-comp
 from typing import Any, ClassVar
 
 import torch
-from compressed_tensors.quantization import fake_quantize
+from compressed_tensors.quantization.lifecycle.forward import dequantize, quantize
 from compressed_tensors.quantization.utils import calculate_qparams
 from llmcompressor.observers import Observer
 from llmcompressor.observers.base import QParamsDict
@@ -81,8 +81,9 @@ class _LeastError(MemorylessMinMaxObserver):  # type: ignore[misc]
 
     def _error(self, scale: torch.Tensor, zero_point: torch.Tensor, shared: Any) -> torch.Tensor:
         """Squared error of every block [O, G]."""
+        codes = quantize(self.observed.flatten(-2), scale, zero_point, self.args, global_scale=shared)
+        stored = dequantize(codes.float(), scale.float(), args=self.args, global_scale=shared)
         exact = self.observed.float()
-        stored = fake_quantize(exact.flatten(-2), scale.float(), zero_point, self.args, global_scale=shared)
         error: torch.Tensor = (stored.view_as(exact) - exact).square().sum(-1)
         return error
 
