@@ -115,7 +115,8 @@ def _round_rows(x: torch.Tensor, out: torch.Tensor, rounding: Rounding, global_s
 def _scales(amax: torch.Tensor, rounding: Rounding, global_scale: torch.Tensor | None) -> torch.Tensor:
     """The divisor of each row from its largest absolute value [R]."""
     if rounding.mx_offset is not None:
-        bits = amax.float().view(torch.int32)
+        # torch's vectorized maximum gives a NaN of all ones, whose rounded exponent is 0
+        bits = amax.float().view(torch.int32).masked_fill(amax.isnan(), 0x7FFFFFFF)
         exponent = (bits + (1 << 21)) >> 23 & 0xFF
         shared = torch.where(exponent == 255, 255, (exponent - rounding.mx_offset).clamp_(min=0))
         # 2^-127 is no normal number: its exponent bits are 0

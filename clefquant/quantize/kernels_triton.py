@@ -65,6 +65,7 @@ def _round_kernel(  # type: ignore[no-untyped-def]
     # bits of absolute values order as the values do, NaN above infinity
     bits = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)
     if MX_OFFSET >= 0:
+        bits = tl.where(bits > 0x7F800000, 0x7FFFFFFF, bits)  # the NaN that torch's maximum gives: its exponent is 0
         exponent = ((bits + (1 << 21)) >> 23) & 0xFF
         shared = tl.where(exponent == 255, 255, tl.maximum(exponent - MX_OFFSET, 0))
         scale = tl.where(shared == 0, 1 << 22, shared << 23).to(tl.float32, bitcast=True)
