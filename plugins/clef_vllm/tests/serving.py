@@ -46,8 +46,8 @@ class FakeBackend:
         count = sum(len(options) for _, options in prepared.options)
         return torch.randint(-3, 3, (count,), generator=generator).float()
 
-    async def decode(self, values: Any) -> list[Any]:
-        return [ImageDecoder().decode(number, value) for number, value in enumerate(values)]
+    async def decode(self, record: Any) -> dict[str, Any]:
+        return ImageDecoder().media(record)
 
     async def encode(self, record: dict[str, Any]) -> Prepared:
         prepared = self.encoders[0].encode(record)
@@ -129,19 +129,21 @@ class Server:
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
 
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(120)
-
 
 @contextmanager
 def running(model: Path, folder: Path, *flags: str) -> Iterator[Server]:
-    """A server that is killed, with its engine, if a test leaves it running."""
+    """A server that is gone afterwards, with its engine, whatever the test did."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     server = Server(model, folder / "server.log", *flags)
     try:
         yield server
     finally:
         if server.process.poll() is None:
-            server.process.kill()
-            server.process.wait(60)
+            engines = server.engine_processes()
+            server.process.terminate()
+            try:
+                server.process.wait(60)
+            except subprocess.TimeoutExpired:
+                for process_id in [server.process.pid, *engines]:
+                    os.kill(process_id, signal.SIGKILL)
+                server.process.wait(60)

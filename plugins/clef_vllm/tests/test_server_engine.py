@@ -116,6 +116,7 @@ def one(**question: Any) -> dict[str, Any]:
 
 
 PICTURE = make_image(3, 96, 64)
+PNG = data_url(PICTURE).partition(",")[2]
 # What was met in public: number in the list of faults, body, status, and a part of the answer or of the message.
 WILD: list[tuple[str, Any, int, str]] = [
     ("3.03 null side", one(**NOUL, criteria={"true": None}), 200, '"noul"'),
@@ -139,9 +140,9 @@ WILD: list[tuple[str, Any, int, str]] = [
     ("3.16 options", one(type="choice", criteria={str(i): None for i in range(256)}), 400, "256 options, at most 255"),
     ("3.16 11 levels", one(type="score", criteria=["x"] * 11), 400, "11 levels, at most 10"),
     ("3.17 data URL", {**GOOD, "images": [data_url(PICTURE)]}, 200, '"noul"'),
-    ("3.17 upper case", {**GOOD, "images": ["DATA:IMAGE/PNG" + data_url(PICTURE)[14:]]}, 200, '"noul"'),
+    ("3.17 upper", {**GOOD, "images": ["DATA:IMAGE/PNG" + data_url(PICTURE)[14:]]}, 200, '"noul"'),
     ("3.17 jpeg, webp", {**GOOD, "images": [data_url(PICTURE, "jpeg"), data_url(PICTURE, "webp")]}, 200, '"noul"'),
-    ("3.17 object", {**GOOD, "images": [{"content_type": "image/png", "base64": data_url(PICTURE)[22:]}]}, 200, '"noul"'),
+    ("3.17 object", {**GOOD, "images": [{"content_type": "image/png", "base64": PNG}]}, 200, '"noul"'),
     ("3.17 address", {**GOOD, "images": ["http://127.0.0.1:1/a.png"]}, 400, "image 0: expected a data URL"),
     ("3.17 gif", {**GOOD, "images": [data_url(PICTURE), data_url(PICTURE, "gif")]}, 400, "image 1: content type"),
     ("3.17 five", {**GOOD, "images": [data_url(PICTURE)] * 5}, 400, "5 images, at most 4"),
@@ -241,3 +242,35 @@ def test_lines_through_the_engine(client: httpx.Client) -> None:
     bodies = [json.loads(line) for line in response.text.splitlines()]
     assert [body.get("model") for body in bodies] == [*(f"m{i}" for i in range(8)), None]
     assert bodies[-1]["error"]["type"] == "invalid_request_error"
+
+
+def test_clef_evals_works_unmodified(server: Server) -> None:
+    """Opt in: pip install --no-deps clef-evals==0.2.0"""
+    evals = pytest.importorskip("clef_evals", reason="opt in: pip install --no-deps clef-evals==0.2.0")
+    from clef_evals.config import ClefConfig
+
+    config = ClefConfig(account_id="a", api_token="t", base_url=f"{server.url}/client/v4")
+    teams = {"billing": "Payments or invoices", "technical": "Bugs or outages"}
+    with evals.ClefJudge(config) as judge:
+        decision = judge.judge_choice("Checkout is down", "Which team?", teams)
+        assert decision.choice in teams
+        assert set(decision.probabilities) == set(teams)
+        assert 0 <= judge.judge_binary("Checkout is down", "Is this urgent?") <= 1
+        result = judge.evaluate([
+            {"state": "Refund please", "instructions": "Which team?", "criteria": teams, "gold": "billing"},
+            {"state": "Checkout is down", "instructions": "Is this urgent?", "gold": True},
+        ])  # fmt: skip
+    assert "failures=0" in result.summary()
+    with pytest.raises(evals.ClefAPIError, match="instructions must be text"):
+        evals.ClefClient(config).run("s", {"q": evals.Noul(instructions=7)})
+
+
+def test_clef_router_works_unmodified(server: Server) -> None:
+    """Opt in: pip install --no-deps clef-router==0.3.0"""
+    router = pytest.importorskip("clef_router", reason="opt in: pip install --no-deps clef-router==0.3.0")
+    config = router.RouterConfig.from_env(account_id="a", api_token="t", base_url=f"{server.url}/client/v4")
+    with router.ClefRouter(config) as client:
+        assert client.route("Design a rate limiter").tier in ("cheap", "frontier")
+        decision = client.decide({"invoice_total": 1250}, {"large": {"type": "noul", "instructions": "Above 1000?"}})
+        assert decision.usage.input_tokens > 0
+        assert set(decision.answers) == {"large"}

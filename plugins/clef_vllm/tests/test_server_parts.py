@@ -30,7 +30,7 @@ def test_images_in_every_accepted_form_are_the_same() -> None:
     for value in (f"data:image/png;base64,{png}", f"DATA:IMAGE/PNG;base64,{png}",
                   {"content_type": "image/png", "base64": png},
                   f"data:image/webp;base64,{encode(image, 'WEBP', lossless=True)}"):  # fmt: skip
-        decoded = decode(0, value)
+        decoded = decode("image 0", value)
         assert (decoded.mode, decoded.size, decoded.tobytes()) == ("RGB", (40, 30), image.tobytes())
 
 
@@ -53,7 +53,7 @@ def rotated() -> Image.Exif:
 def test_every_mode_becomes_rgb_as_pillow_converts_it(image: Any, kind: str, options: Any) -> None:
     text = encode(image, kind, **options)
     expected = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB")
-    decoded = decode(0, {"content_type": f"image/{kind.lower()}", "base64": text})
+    decoded = decode("image 0", {"content_type": f"image/{kind.lower()}", "base64": text})
     assert (decoded.mode, decoded.size, decoded.tobytes()) == ("RGB", expected.size, expected.tobytes())
 
 
@@ -73,7 +73,23 @@ def test_refused_images() -> None:
         (f"data:image/png;base64,{bomb}", "5000 x 4000 pixels"), ("data:image/png;base64," + "A" * 6_000_000, "larger"),
     ):  # fmt: skip
         with pytest.raises(RequestError, match=f"image 3: .*{words}"):
-            decode(3, value)
+            decode("image 3", value)
+
+
+def test_videos_are_frames() -> None:
+    """Every frame is used, and what is in a body besides a record's own fields does not reach the encoder."""
+    frames = [make_image(n, 40, 30) for n in range(16)]
+    urls = [f"data:image/png;base64,{encode(frame, 'PNG')}" for frame in frames]
+    body = {"model": "m", "state": 1, "questions": {}, "media_kwargs": 5, "videos": [{"frames": urls, "fps": 2}]}
+    record = ImageDecoder().media(body)
+    assert [frame.tobytes() for frame in record["videos"][0]] == [frame.tobytes() for frame in frames]
+    assert record["media_kwargs"] == {"video_metadata": [{"fps": 2.0}]}
+    for video, words in (("data:video/mp4;base64,AA", "video 0: expected an object with 1 to 64 frames"),
+                         ({"frames": []}, "1 to 64 frames"), ({"frames": [*urls] * 5}, "1 to 64 frames"),
+                         ({"frames": urls, "fps": 0}, "fps must be a number above 0"),
+                         ({"frames": [*urls, "x"]}, "video 0, frame 16: expected a data URL")):  # fmt: skip
+        with pytest.raises(RequestError, match=words):
+            ImageDecoder().media({**body, "videos": [video]})
 
 
 def test_a_bomb_is_refused_before_its_pixels_exist(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +98,7 @@ def test_a_bomb_is_refused_before_its_pixels_exist(monkeypatch: pytest.MonkeyPat
     loaded: list[Any] = []
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda image: loaded.append(image))
     with pytest.raises(RequestError, match="5000 x 4000 pixels"):
-        decode(0, "data:image/png;base64," + encode(Image.new("1", (5000, 4000)), "PNG"))
+        decode("image 0", "data:image/png;base64," + encode(Image.new("1", (5000, 4000)), "PNG"))
     assert not loaded
 
 
@@ -91,6 +107,7 @@ def test_limits_are_the_hosted_ones_and_each_can_be_changed() -> None:
     changed = ServerLimits.parse("questions=none,options=300,images=0,image_mib=1,image_mpx=2,body_mib=3,batch=9")
     assert (changed.record.questions, changed.record.options, changed.record.levels, changed.record.images) == (
         None, 300, 10, 0)  # fmt: skip
+    assert ServerLimits.parse("videos=2,frames=16").record.videos == 2
     assert (changed.image_bytes, changed.image_pixels, changed.body_bytes, changed.batch) == (
         2**20, 2_000_000, 3 * 2**20, 9)  # fmt: skip
     for text, words in (("colour=1", "'colour' is not one of questions"), ("batch=none", "batch takes a whole number"),

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,9 @@ class Backend:
         """A line for the log; ReleaseError where the answers are not those the release was verified with."""
         return run_probe(self.release.probe, lambda _: found)
 
-    async def decode(self, values: Sequence[Any]) -> list[Any]:
-        """Images of a request as PIL images. RequestError names the one that is wrong."""
-        loop = asyncio.get_running_loop()
-        return [
-            await loop.run_in_executor(self._decoding, self.decoder.decode, number, value)
-            for number, value in enumerate(values)
-        ]
+    async def decode(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The record with its images and videos decoded. RequestError names the one that is wrong."""
+        return await asyncio.get_running_loop().run_in_executor(self._decoding, self.decoder.media, record)
 
     async def encode(self, record: dict[str, Any]) -> Prepared:
         lane = int(is_longer(record["state"], SHORT_STATE))
@@ -77,7 +73,7 @@ class Backend:
         # LLM.encode does this for the offline class; AsyncLLM leaves it to the caller. It is what keeps the prefix
         # cache from hiding prompt tokens from the head.
         params.verify(self.engine.vllm_config.model_config)
-        prompt = compat.token_prompt(prepared.token_ids, prepared.images)
+        prompt = compat.token_prompt(prepared.token_ids, prepared.images, prepared.videos)
         result = None
         try:
             async for output in self.engine.encode(prompt, params, request_id):
@@ -115,7 +111,7 @@ def engine_arguments(release: Release, flags: EngineFlags) -> dict[str, Any]:
     }
     return engine_options(
         release, flags.max_model_len or default_max_model_len(Path(flags.model)), flags.gpu_memory_utilization,
-        flags.kv_cache_gib, flags.images, flags.lexical_table, **{**ours, **vllm_flags(flags.vllm)},
+        flags.kv_cache_gib, flags.images, flags.videos, flags.lexical_table, **{**ours, **vllm_flags(flags.vllm)},
     )  # fmt: skip
 
 

@@ -12,17 +12,24 @@ from clef_vllm.server.faults import Fault
 
 JSON_TYPES = re.compile(r"application/(json|[a-z0-9.+-]+\+json)")
 NDJSON_TYPES = ("application/x-ndjson", "application/jsonl", "application/ndjson")
+DRAINED = 8  # times the limit
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """The body. Fault 413 as soon as it grows too large, whatever the length header says."""
+    """The body. Fault 413 for one that grows too large, whatever the length header says.
+
+    The rest is read and dropped, up to a point: a client that is still sending would not read the answer.
+    """
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size > limit_bytes:
-            raise Fault(413, "too_large", f"the body is larger than {limit_bytes} bytes")
-        parts.append(part)
+        if size > DRAINED * limit_bytes:
+            break
+        if size <= limit_bytes:
+            parts.append(part)
+    if size > limit_bytes:
+        raise Fault(413, "too_large", f"the body is larger than {limit_bytes} bytes")
     return b"".join(parts)
 
 

@@ -34,7 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (ReleaseError, OSError, ValueError) as error:
         return refuse(2, str(error))
     flags = EngineFlags(
-        str(args.model), limits.record.images or 0, args.tp, args.dp, args.max_model_len, args.gpu_memory_utilization,
+        str(args.model), limits.record.images or 0, limits.record.videos or 0, args.tp, args.dp,
+        args.max_model_len, args.gpu_memory_utilization,
         args.kv_cache_gib, args.gdn_backend, args.flashinfer_autotune, args.lexical_table, args.enforce_eager, vllm,
     )  # fmt: skip
     service = make_service(args, name, limits, flags)
@@ -64,7 +65,7 @@ def make_service(args: Any, name: str, limits: Any, flags: Any) -> Any:
     from clef_vllm.server.images import ImageDecoder
     from clef_vllm.server.service import Service
 
-    decoder = ImageDecoder(limits.image_bytes, limits.image_pixels)
+    decoder = ImageDecoder(limits.image_bytes, limits.image_pixels, limits.frames)
 
     def load(progress: Callable[[str], None]) -> Any:
         from clef_vllm.server.backend import Backend

@@ -18,6 +18,7 @@ class EngineFlags:
 
     model: str
     images: int = 4
+    videos: int = 0
     tp: int = 1
     dp: int = 1
     max_model_len: int | None = None

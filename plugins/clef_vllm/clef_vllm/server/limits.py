@@ -11,7 +11,9 @@ NAMES = {
     "questions": (64, "questions of a record"),
     "options": (255, "options of a choice"),
     "levels": (10, "levels of a score"),
-    "images": (4, "images of a record; 0 leaves the vision tower out"),
+    "images": (4, "images of a record; with 0, and no videos, the vision tower is left out"),
+    "videos": (0, "videos of a record, as frames"),
+    "frames": (64, "frames of a video"),
     "image_mib": (4, "MiB of an image file"),
     "image_mpx": (16, "million pixels of an image"),
     "body_mib": (13, "MiB of a request body"),
@@ -29,6 +31,7 @@ class ServerLimits:
     image_pixels: int = 16_000_000
     body_bytes: int = 13 * 2**20
     batch: int = 256
+    frames: int = 64  # of a video
     strict: bool = False  # unknown fields are refused instead of ignored
 
     @classmethod
@@ -41,16 +44,18 @@ class ServerLimits:
                 raise ValueError(f"--limits: {name!r} is not one of {', '.join(NAMES)}")
             if value == "none" and name in _MAY_BE_OFF:
                 values[name] = None
-            elif value.isdecimal() and (int(value) > 0 or name == "images"):
+            elif value.isdecimal() and (int(value) > 0 or name in ("images", "videos")):
                 values[name] = int(value)
             else:
                 off = " or none" if name in _MAY_BE_OFF else ""
                 raise ValueError(f"--limits: {name} takes a whole number above 0{off}, got {value!r}")
         sizes = {name: values[name] or 0 for name in NAMES}
-        record = Limits(values["questions"], values["options"], values["levels"], sizes["images"], hosted_rules)
+        record = Limits(
+            values["questions"], values["options"], values["levels"], sizes["images"], sizes["videos"], hosted_rules
+        )
         return cls(
             record, sizes["image_mib"] * 2**20, sizes["image_mpx"] * 10**6, sizes["body_mib"] * 2**20,
-            sizes["batch"], strict,
+            sizes["batch"], sizes["frames"], strict,
         )  # fmt: skip
 
     def check(self, body: Any) -> bool:

@@ -32,6 +32,7 @@ class Metrics:
         self.questions = Histogram("clef_questions", "Questions of a record", buckets=COUNTS, registry=registry)
         self.options = Histogram("clef_options", "Options of a record", buckets=COUNTS, registry=registry)
         self.images = Counter("clef_images", "Images decoded", registry=registry)
+        self.videos = Counter("clef_videos", "Videos decoded", registry=registry)
         self.truncations = Counter("clef_truncations", "Records whose state was cut to fit", registry=registry)
         self.ready = Gauge("clef_ready", "1 when requests are answered", registry=registry)
         for name, text, read in (
@@ -54,6 +55,7 @@ class Metrics:
         self.questions.observe(len(prepared.options))
         self.options.observe(sum(len(options) for _, options in prepared.options))
         self.images.inc(len(prepared.images))
+        self.videos.inc(len(prepared.videos))
         self.truncations.inc(int(prepared.truncated))
 
     def page(self) -> bytes:

@@ -46,6 +46,15 @@ _RECORD = {
         "state": {"description": "Any JSON value; too long a state is cut at its end"},
         "questions": {"type": "object", "minProperties": 1, "additionalProperties": _QUESTION},
         "images": {"type": ["array", "null"], "maxItems": 4, "items": _IMAGE},
+        "videos": {
+            "type": ["array", "null"],
+            "description": "Only where the server allows videos (--limits videos=N)",
+            "items": {
+                "type": "object",
+                "required": ["frames"],
+                "properties": {"frames": {"type": "array", "items": _IMAGE}, "fps": {"type": "number"}},
+            },
+        },
         "return": {"type": "array", "items": {"enum": ["logits"]}, "description": "logits adds the raw option logits"},
     },
 }

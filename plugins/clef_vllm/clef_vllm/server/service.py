@@ -136,18 +136,19 @@ class Service:
             return await self._answer(body, trace)
 
     async def _answer(self, body: dict[str, Any], trace: Trace) -> Answer:
-        if body.get("images"):
+        record = {name: body[name] for name in ("model", "state", "questions")}
+        if body.get("images") or body.get("videos"):
             with trace.stage("decode"):
-                body = {**body, "images": await self.backend.decode(body["images"])}
+                record = await self.backend.decode(body)
         with trace.stage("encode"):
-            prepared = await self.backend.encode(body)
+            prepared = await self.backend.encode(record)
         with trace.stage("engine"):
             inference = self.backend.infer(prepared, f"clef-{uuid.uuid4().hex}")
             length, logits = await first(inference, self._died, EngineDied())
         with trace.stage("format"):
             response = {
                 "model": body["model"],
-                "answers": self.backend.answers(body, prepared, logits),
+                "answers": self.backend.answers(record, prepared, logits),
                 "usage": {"input_tokens": length, "output_tokens": 0},
             }
         return Answer(response, prepared, length, logits)
