@@ -14,23 +14,21 @@ Imported when it is needed: llm-compressor takes seconds to import.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from compressed_tensors.quantization import QuantizationStrategy, apply_quantization_config, disable_quantization
-from compressed_tensors.quantization.utils import generate_gparam
+from compressed_tensors.quantization import apply_quantization_config, disable_quantization
 from compressed_tensors.utils import patch_attr
 from llmcompressor.core import create_session
 from llmcompressor.modifiers.quantization import QuantizationModifier
-from llmcompressor.modifiers.transform.awq import AWQMapping, AWQModifier, base
+from llmcompressor.modifiers.transform.awq import AWQMapping, base
 from llmcompressor.pipelines.cache import IntermediatesCache
-from pydantic import PrivateAttr
 
+from clefquant.quantize.awq_search import Norm, Search
 from clefquant.quantize.layerwise import LayerStep
 from clefquant.quantize.ranks import total
-from clefquant.quantize.simulate import fake_quantize_input
 from clefquant.recipes.awq import MAPPINGS, touched
 from clefquant.recipes.config import scheme_of
 from clefquant.recipes.formats import Format
@@ -46,86 +44,12 @@ def smooth(step: LayerStep, formats: Mapping[Unit, Format]) -> None:
     """
     with fused_gdn_inputs(), _fitted(_device(step)), create_session() as session, _masks(step, session.state):
         session.state.model = holder = _holder(step, formats)
-        modifier = _Search(offload_device=None, mappings=[mapping for unit in formats for mapping in _mappings(unit)])
+        modifier = Search(offload_device=None, mappings=[mapping for unit in formats for mapping in _mappings(unit)])
         modifier.on_calibration_start(session.state, None)
         step.run()
         modifier.on_sequential_epoch_end(session.state, None)
         modifier.on_calibration_end(session.state, None)
     _take_over(step, holder, formats)
-
-
-class _Norm(torch.nn.Module):
-    """Stands for a norm in the search: ``weight`` is 1 + w in float32; ``dtype``: that w is stored in."""
-
-    def __init__(self, stored: torch.Tensor) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(1 + stored.float(), requires_grad=False)
-        self.dtype = stored.dtype
-
-
-class _Search(AWQModifier):  # type: ignore[misc]
-    """llm-compressor's, with inputs rounded as the server rounds them, and with scales that a norm can store."""
-
-    _trial: tuple[float, bool] | None = PrivateAttr(None)
-    _mapping: Any = PrivateAttr(None)
-    _means: Any = PrivateAttr(None)
-
-    def _compute_best_scale(self, mapping: Any, *arguments: Any) -> torch.Tensor:
-        self._mapping = mapping
-        scales: torch.Tensor = super()._compute_best_scale(mapping, *arguments)
-        self._trial = None
-        before = mapping.smooth_layer
-        return storable(scales, before.weight.cpu(), before.dtype) if isinstance(before, _Norm) else scales
-
-    def _get_grid_search_params(self) -> Iterator[tuple[float, bool]]:
-        self._means = self._means_of(self._mapping)
-        for self._trial in super()._get_grid_search_params():
-            yield self._trial
-
-    def _run_samples(self, module: torch.nn.Module) -> list[torch.Tensor]:
-        with ExitStack() as undo:
-            if self._trial is not None:
-                for layer in self._mapping.balance_layers:
-                    scheme = getattr(layer, "quantization_scheme", None)
-                    if scheme is not None and scheme.input_activations is not None:
-                        hook = partial(_rounded, scheme, trial_scales(*self._means, *self._trial))
-                        undo.callback(layer.register_forward_pre_hook(hook, with_kwargs=True).remove)
-            outputs: list[torch.Tensor] = super()._run_samples(module)
-        return outputs
-
-    def _means_of(self, mapping: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        x_sum, count = self._smooth_activation_stats[mapping.smooth_name]
-        w_mean = self._compute_layer_means(mapping.balance_layers)
-        return (x_sum / count).to(w_mean.device), w_mean
-
-
-def trial_scales(x_mean: torch.Tensor, w_mean: torch.Tensor, ratio: float, duo: bool) -> torch.Tensor:
-    """The scales [I] that llm-compressor tries for a point of its grid."""
-    power = x_mean.pow(ratio)
-    scales = (power / (w_mean.pow(1 - ratio) + 1e-4) if duo else power).clamp(min=1e-4)
-    scales = scales / (scales.max() * scales.min()).sqrt()
-    return torch.where(scales.isfinite(), scales, 1.0)
-
-
-def _rounded(
-    scheme: Any, scales: torch.Tensor, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...], named: dict[str, Any]
-) -> tuple[tuple[torch.Tensor], dict[str, Any]]:
-    """A linear's input x [..., I] as the server would see it in x / s, times s."""
-    x = inputs[0] if inputs else named["input"]
-    scaled, shared = x / scales.to(x), None
-    if scheme.input_activations.strategy == QuantizationStrategy.TENSOR_GROUP:
-        amax = scaled.abs().amax().reshape(1)
-        shared = generate_gparam(-amax, amax)
-    return (fake_quantize_input(scaled, scheme, shared) * scales.to(x),), {}
-
-
-def storable(scales: torch.Tensor, norm: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What ``norm`` [I] (1 + w, float32) is really divided by when (1 + w) / ``scales`` - 1 is stored as ``dtype``.
-
-    1 where nothing would be left of a channel.
-    """
-    left = 1 + (norm / scales - 1).to(dtype).float()
-    return torch.where((left == 0) | (norm == 0), 1.0, norm / left)
 
 
 def _mappings(unit: Unit) -> list[AWQMapping]:
@@ -143,7 +67,7 @@ def _holder(step: LayerStep, formats: Mapping[Unit, Format]) -> torch.nn.Module:
         block = unit.name.rsplit(".", 1)[1]
         holder.add_module(block, step.module.get_submodule(block))
         norm = MAPPINGS[unit.kind][0][0]
-        holder.add_module(norm, _Norm(step.source[f"{prefix}{norm}.weight"]))
+        holder.add_module(norm, Norm(step.source[f"{prefix}{norm}.weight"]))
         groups[unit.name] = scheme_of(fmt, [linear.name.removeprefix(prefix) for linear in unit.linears])
     config = QuantizationModifier(config_groups=groups).resolved_config
     apply_quantization_config(holder, config, show_progress=False)
@@ -196,7 +120,7 @@ def _take_over(step: LayerStep, holder: torch.nn.Module, formats: Mapping[Unit, 
         for name in touched(unit):
             found, full = holder.get_submodule(name), f"{LAYER_PREFIX}{step.number}.{name}.weight"
             weight = found.get_parameter("weight").detach()
-            stored = (weight - 1 if isinstance(found, _Norm) else weight).to(step.source[full].dtype)
+            stored = (weight - 1 if isinstance(found, Norm) else weight).to(step.source[full].dtype)
             module = step.module.get_submodule(name)
             computed = stored.to(module.get_parameter("weight").dtype)
             module.weight = torch.nn.Parameter(computed, requires_grad=False)

@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 
 from clefquant.errors import InputError
 from clefquant.quantize.algorithms import find_algorithm
+from clefquant.quantize.awq_search import storable, trial_scales
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.layerwise import Layerwise
-from clefquant.quantize.smoothing import smooth, storable, trial_scales
+from clefquant.quantize.smoothing import smooth
 from clefquant.recipes.awq import MAPPINGS, changed_by, smoothed_units
 from clefquant.recipes.layout import make_layout, uniform_layout
 from clefquant.release.load import load_release
@@ -70,7 +71,7 @@ def test_the_search_and_mappings_are_llm_compressors(tiny, encoded):
     from llmcompressor.core import create_session
     from llmcompressor.modeling.offset_norm import norm_calibration_context
     from llmcompressor.modifiers.quantization import QuantizationModifier
-    from llmcompressor.modifiers.transform.awq import get_layer_mappings_from_model
+    from llmcompressor.modifiers.transform.awq import AWQModifier, get_layer_mappings_from_model
 
     from clefquant.quantize import smoothing
     from clefquant.recipes.config import scheme_of
@@ -95,7 +96,7 @@ def test_the_search_and_mappings_are_llm_compressors(tiny, encoded):
             model, QuantizationModifier(config_groups=groups).resolved_config, show_progress=False
         )
         model.apply(smoothing.disable_quantization)
-        modifier = smoothing.AWQModifier(mappings=mappings, offload_device=None)
+        modifier = AWQModifier(mappings=mappings, offload_device=None)
         session.state.model = model
         modifier.on_calibration_start(session.state, None)
         for record in few:
