@@ -4,10 +4,11 @@
         fp8:clef_vllm_proto:eager fp8:clef_vllm:eager,fp8:clef_vllm:graphs bf16:clef_vllm:graphs,nvfp4:clef_vllm:graphs
 
 SITE holds vLLM (0.26 or newer) and, where it is named, the other plugin under its entry point of vllm.general_plugins.
-Every argument is a wave of engines, FORMAT:PLUGIN:MODE joined by commas; mode is eager or graphs (compiled, piecewise
-CUDA graphs). Engines of a wave start at the same time, because starting is most of the work, and are measured one after
-another while the rest stand still. Each is a process with a time limit, and each figure is one line of JSON in --out as
-soon as it is known. Answers are noise: only speed is measured.
+Every argument is a wave of engines, FORMAT:PLUGIN:MODE joined by commas; mode is eager, graphs (compiled, piecewise
+CUDA graphs; minutes to start) or captured (piecewise CUDA graphs of layers that are not compiled). Engines of a wave
+start at the same time, because starting is most of the work, and are measured one after another while the rest stand
+still. Each is a process with a time limit, and each figure is one line of JSON in --out as soon as it is known.
+Answers are noise: only speed is measured.
 """
 
 import argparse

@@ -19,7 +19,7 @@ WORKLOADS = {
     "512 tokens 3x3": (512, 3, 3, 1.0),
     "1838 tokens 1x77": (1838, 1, 77, 0.25),
 }
-SINGLES = 15
+SINGLES = 31
 Record = tuple[list[int], list[Any]]
 
 
@@ -44,8 +44,9 @@ def start(folder: str, mode: str) -> Any:
         # Several engines share the GPU: none may take what vLLM finds free.
         options |= {"gdn_prefill_backend": "triton", "gpu_memory_utilization": 0.15}
         options |= {"kv_cache_memory_bytes": 10 * 2**30}
-        if mode == "graphs":
-            options |= {"compilation_config": {"cudagraph_capture_sizes": GRAPH_TOKENS}}
+        if mode != "eager":
+            backend = {"backend": "eager"} if mode == "captured" else {}
+            options |= {"compilation_config": {"cudagraph_capture_sizes": GRAPH_TOKENS, **backend}}
     return LLM(
         model=folder, runner="pooling", load_format="dummy", hf_overrides={"architectures": [ARCHITECTURE]},
         enable_prefix_caching=False, language_model_only=True, skip_tokenizer_init=True, max_model_len=16384,
