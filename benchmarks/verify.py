@@ -10,6 +10,7 @@ noise floor of the comparison.
 """
 
 import argparse
+import os
 import socket
 import subprocess
 import tempfile
@@ -39,6 +40,9 @@ from clefquant.verify.segments import Segments
 from clefquant.verify.simulated import load_simulated
 
 READY_S = 600
+#: What an engine needs on a CPU: kernels emulated, little memory set aside, one process.
+ENGINE = {"enforce_eager": True, "max_model_len": 4096, "distributed_executor_backend": "uni"}
+FOR_CPU = {"CLEF_VLLM_CPU_EMULATION": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
 def say(text: str) -> None:
@@ -71,6 +75,7 @@ def serving(python: Path, release: Release, folder: Path) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [python, "-m", "clef_vllm.server.cli", "--model", release.path, "--port", str(port), "--enforce-eager"]
+    command += ["--max-model-len", "4096"]
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
@@ -123,6 +128,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=40)
     options = parser.parse_args()
     logger.remove()
+    os.environ |= {name: value for name, value in FOR_CPU.items() if not torch.cuda.is_available()}
     source = open_release(options.model)
     everything = list(open_set(options.eval, source.path, release_code(source.path)))
     records = everything[:: max(1, len(everything) // options.records)][: options.records]  # of every source
@@ -135,7 +141,7 @@ def main() -> None:
             if options.serving:
                 base = simulated(release, records, torch.float32)
                 distance("simulated in bfloat16", simulated(release, records, torch.bfloat16), base)
-                distance("vLLM", answer_with_vllm(options.serving, release, records, out, SILENT).answers, base)
+                distance("vLLM", answer_with_vllm(options.serving, release, records, out, SILENT, ENGINE).answers, base)
                 with serving(options.serving, release, out) as url:
                     distance("clef-systemone", answer_over_http(url, records, SILENT).answers, base)
 

@@ -6,6 +6,7 @@ the plugin.
 """
 
 import json
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from clefquant.verify.results import Served, answers_of
 
 WORKER = Path(__file__).with_name("templates") / "vllm_worker.py"
 _LOG_TAIL_LINES = 15
+_ERROR = re.compile(r"\b\w*(?:Error|Exception): .+")
 
 
 def answer_with_vllm(
@@ -57,9 +59,9 @@ def answer_with_vllm(
                 [str(python), str(WORKER), str(given), str(got)], stdout=handle, stderr=handle, check=False
             )
         if done.returncode or not got.is_file():
-            tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+            cause, tail = _cause(log.read_text(encoding="utf-8", errors="replace").splitlines())
             raise PrerequisiteError(
-                f"the vLLM worker under {python} ended with code {done.returncode}; all of its log: {log}\n{tail}"
+                f"the vLLM worker under {python} ended with code {done.returncode}{cause}. All of its log: {log}\n{tail}"
             )
         result = json.loads(got.read_text(encoding="utf-8"))
         task.advance(len(records))
@@ -78,3 +80,10 @@ def answer_with_vllm(
     }
     alone = answers_of([records[index] for index in sample], result["alone_answers"], "vLLM")
     return Served(answers_of(records, result["answers"], "vLLM"), alone, about, performance)
+
+
+def _cause(lines: Sequence[str]) -> tuple[str, str]:
+    """The first error that a log names, which an engine in several processes repeats in other words, and its end."""
+    found = (_ERROR.search(line) for line in lines)
+    first = next((match[0] for match in found if match), "")
+    return f": {first.rstrip('.')}" if first else "", "\n".join(lines[-_LOG_TAIL_LINES:])
