@@ -61,7 +61,8 @@ def answer_with_vllm(
         if done.returncode or not got.is_file():
             cause, tail = _cause(log.read_text(encoding="utf-8", errors="replace").splitlines())
             raise PrerequisiteError(
-                f"the vLLM worker under {python} ended with code {done.returncode}{cause}. All of its log: {log}\n{tail}"
+                f"the vLLM worker under {python} ended with code {done.returncode}{cause}. "
+                f"All of its log: {log}\n{tail}"
             )
         result = json.loads(got.read_text(encoding="utf-8"))
         task.advance(len(records))
