@@ -77,14 +77,18 @@ def scatter(series: Sequence[Marks], x: Axis, y: Axis, height: int = 320) -> str
         parts += _series(one, [(across(m.x), up(m.y), up(m.low), up(m.high)) for m in one.marks])
         at_x, at_y = LEFT + 290 * (number % 2), TOP + 18 * (number // 2)
         parts += [_dot(at_x + 6, at_y + 4, one.style, one.name), text(at_x + 16, at_y + 8, one.name, "start", "tick")]
-    parts += [text(across(value), floor + 16, f"{value:.3g}", style="tick") for value in x.ticks()]
-    parts += [text(LEFT - 6, up(value) + 4, f"{value:.3g}", "end", "tick") for value in y.ticks()]
+    parts += [text(across(value), floor + 16, _label(x, value), style="tick") for value in x.ticks()]
+    parts += [text(LEFT - 6, up(value) + 4, _label(y, value), "end", "tick") for value in y.ticks()]
     parts += [
         text((LEFT + right) / 2, height - 8, x.name),
         f'<text transform="translate(14 {(top + floor) / 2:.0f}) rotate(-90)" text-anchor="middle">'
         f"{html.escape(y.name)}</text>",
     ]
     return "".join(parts)
+
+
+def _label(axis: Axis, value: float) -> str:
+    return f"1e{round(math.log10(value))}" if axis.logarithmic else f"{value:.3g}"
 
 
 def _series(one: Marks, places: Sequence[tuple[float, float, float, float]]) -> list[str]:
