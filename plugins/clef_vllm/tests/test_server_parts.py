@@ -9,11 +9,12 @@ import pytest
 from nano import make_image
 from PIL import Image
 
-from clef_vllm.requests import RequestError
+from clef_vllm.requests import Encoder, RequestError
 from clef_vllm.server import flags
 from clef_vllm.server.cli import main, read_keys
 from clef_vllm.server.images import ImageDecoder
 from clef_vllm.server.limits import ServerLimits
+from clef_vllm.server.warmup import warm_up_records
 
 decode = ImageDecoder().decode
 
@@ -114,6 +115,13 @@ def test_limits_are_the_hosted_ones_and_each_can_be_changed() -> None:
                         ("levels=-1", "or none, got '-1'"), ("levels", "got ''"), ("batch=0", "above 0")):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             ServerLimits.parse(text)
+
+
+@pytest.mark.parametrize("max_length", [1024, 2048, 16384])
+def test_warm_up_fits_every_length_of_prompt(nano: Path, max_length: int) -> None:
+    encoder, decoder = Encoder(nano, max_length), ImageDecoder()
+    lengths = [len(encoder.encode(decoder.media(record)).token_ids) for record in warm_up_records(0, max_length)]
+    assert max(lengths) == max_length
 
 
 def test_keys_of_a_file(tmp_path: Path) -> None:

@@ -5,15 +5,16 @@ import io
 from typing import Any
 
 _NOUL = {"type": "noul", "instructions": "Did something happen?"}
-_CHOICE = {"type": "choice", "criteria": {f"option_{i}": f"The {i}th of many" for i in range(77)}}
 _SCORE = {"type": "score", "criteria": ["nothing", "something", "a lot"]}
 
 
 def warm_up_records(images: int, max_length: int) -> list[dict[str, Any]]:
     """Short, many options, longer, as long as prompts get, and an image where images are served; each twice."""
+    # Options of about 35 tokens at most: a schema has to fit, whatever --max-model-len is.
+    options = {f"option_{i}": f"The {i}th of many" for i in range(max(2, min(77, max_length // 64)))}
     records: list[dict[str, Any]] = [
         {"state": "Nothing happened.", "questions": {"noul": _NOUL}},
-        {"state": "Nothing happened.", "questions": {"choice": _CHOICE}},
+        {"state": "Nothing happened.", "questions": {"choice": {"type": "choice", "criteria": options}}},
         {"state": "Nothing happened. " * 300, "questions": {"noul": _NOUL, "score": _SCORE}},
         {"state": "Nothing happened. " * (max_length // 2), "questions": {"noul": _NOUL}},
     ]
