@@ -14,8 +14,9 @@ from typing import Any
 from clefquant import __version__
 from clefquant.export.audit.folder import PROBE_FILE, TABLES_FILE
 from clefquant.export.figures import Figures
-from clefquant.export.parts import FORMAT_TITLES, layout_parts
+from clefquant.export.parts import FORMAT_TITLES, format_note, layout_parts
 from clefquant.export.plugin import PLUGIN_FOLDER, plugin_version
+from clefquant.recipes.formats import BF16, find_format
 from clefquant.release.artefact import read_json
 from clefquant.release.headers import TensorInfo
 
@@ -82,7 +83,7 @@ def _values(folder: Path, tensors: dict[str, TensorInfo], figures: Figures | Non
     layout = folder / "layout.json"
     units = json.loads(layout.read_text(encoding="utf-8"))["units"] if layout.is_file() else {}
     parts = layout_parts(units)
-    formats = list(dict.fromkeys(part.format for part in parts if part.format != "BF16"))
+    formats = [name for name in dict.fromkeys(units.values()) if name != BF16.name]
     tables = folder / TABLES_FILE
     scheme = str(ours.get("scheme", "quantized"))
     return {
@@ -94,8 +95,9 @@ def _values(folder: Path, tensors: dict[str, TensorInfo], figures: Figures | Non
         "weight_bytes": sum(info.bytes for info in tensors.values())
         + (tables.stat().st_size if tables.is_file() else 0),
         "parts": parts,
-        "formats": formats,
-        "tags": [fmt.lower() for fmt in formats],
+        "notes": [format_note(name) for name in formats],
+        "four_bit_inputs": any(find_format(name).four_bit and find_format(name).input for name in formats),
+        "tags": formats,
         "int8_tables": tables.is_file(),
         "static_input": any(name.endswith(".input_global_scale") for name in tensors),
         "calibration": facts["calibration"],

@@ -22,6 +22,7 @@ from clefquant.verify.stored_report import read_report
 _NAMES = {
     "nvfp4-pack-quantized": "nvfp4", "mxfp4-pack-quantized": "mxfp4", "quark-mxfp4": "mxfp4", "float-quantized": "fp8",
     "quark-fp8": "fp8", "mxfp8-quantized": "mxfp8", "int-quantized": "int8",
+    "quark-int8": "int8", "pack-quantized": "w4a16",
 }  # fmt: skip
 _PARTS = (
     ("embedding", "model.language_model.embed_tokens."),

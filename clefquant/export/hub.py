@@ -70,6 +70,11 @@ class Hub:
         with self._said("reading the tags"):
             return {tag.name: tag.target_commit for tag in self._api.list_repo_refs(self.repo).tags}
 
+    def head(self) -> str:
+        """The last commit of the main branch."""
+        with self._said("reading the repository"):
+            return str(self._api.model_info(self.repo).sha)
+
     def read(self, name: str) -> bytes:
         """Contents of one small file."""
         with self._said(f"reading {name}"), tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from clefquant.recipes.formats import find_format
 from clefquant.release.units import BLOCKS
 
 _TITLES = {
@@ -10,7 +11,19 @@ _TITLES = {
     "linear_attn": "Linear attention in_proj_qkv/in_proj_z/out_proj",
     "self_attn": "Full attention q/k/v/o_proj",
 }
-FORMAT_TITLES = {"bf16": "BF16", "fp8": "FP8", "nvfp4": "NVFP4", "mxfp4": "MXFP4"}
+FORMAT_TITLES = {
+    "bf16": "BF16", "fp8": "FP8", "fp8-block": "FP8 blocks", "mxfp8": "MXFP8", "int8": "INT8", "nvfp4": "NVFP4",
+    "nvfp4a16": "NVFP4A16", "mxfp4": "MXFP4", "mxfp4a16": "MXFP4A16", "w4a16": "W4A16",
+}  # fmt: skip
+_INPUTS = {
+    "per token": "inputs with one scale per token at run time",
+    "per 128": "inputs with a scale per 128 values at run time",
+    "per 32": "inputs quantized the same way at run time",
+    "per 16, static": "inputs quantized the same way at run time, under a float32 scale found in calibration",
+    "": "inputs stay in 16 bits",
+}
+_ELEMENTS = {"e4m3": "E4M3", "e2m1": "E2M1", "int8": "integers of 8 bits", "int4": "integers of 4 bits"}
+_SCALES = {"F8_E4M3": "an E4M3 scale", "U8": "a power-of-two scale", "BF16": "a scale"}
 
 
 class Part(NamedTuple):
@@ -20,6 +33,24 @@ class Part(NamedTuple):
     layers: str
     format: str
     units: int
+
+
+def format_note(name: str) -> str:
+    """How a quantized format stores a weight and what it does with inputs, for the card."""
+    fmt = find_format(name)
+    if fmt.block:
+        scales = f"one scale per square of {fmt.block} weights"
+    elif fmt.group:
+        scales = f"groups of {fmt.group} along the input with {_SCALES[fmt.scale_dtype]} each"
+    else:
+        scales = "one scale per output row"
+    shared = (
+        ", and a float32 global scale that everything a server runs as one matrix product shares (q/k/v, gate/up, "
+        "in_proj_qkv/in_proj_z)"
+        if fmt.global_scale
+        else ""
+    )
+    return f"{FORMAT_TITLES[name]}: {_ELEMENTS[fmt.element]}, {scales}{shared}; {_INPUTS[fmt.input]}."
 
 
 def layout_parts(units: Mapping[str, str]) -> list[Part]:
@@ -46,8 +77,11 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs)
 
 
-_MARKS = {"bf16": "·", "fp8": "8", "mxfp8": "8", "int8": "8", "nvfp4": "4", "mxfp4": "x"}
-_LEGEND = "· BF16   8 eight bits   4 NVFP4   x MXFP4   ? other"
+_MARKS = {
+    "bf16": "·", "fp8": "8", "fp8-block": "8", "mxfp8": "8", "int8": "8", "nvfp4": "4", "nvfp4a16": "4", "mxfp4": "x",
+    "mxfp4a16": "x", "w4a16": "i",
+}  # fmt: skip
+_LEGEND = "· BF16   8 eight bits   4 NVFP4   x MXFP4   i INT4   ? other"
 
 
 def picture(units: Mapping[str, str]) -> list[str]:

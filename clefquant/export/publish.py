@@ -83,8 +83,8 @@ def publish(
         hub.create(private)
         commit = _send(hub, stage, sent, removed, size, progress)
         _check_arrived(hub, stage, names, sums)
-        if tag is not None and commit is not None:
-            hub.tag(tag, commit)
+        if tag is not None:  # also when a run before this one was cut between its last commit and the tag
+            hub.tag(tag, commit or hub.head())
         return done._replace(commit=commit, url=hub.url)
 
 

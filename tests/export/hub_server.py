@@ -41,7 +41,8 @@ class Repo:
 
 @dataclass
 class State:
-    """``faults``: [pattern of "METHOD path", status or 0 to cut the connection, times]. ``received``: large files."""
+    """``faults``: [pattern of "METHOD path", status or 0 to cut the connection, times]. ``received``: large files.
+    ``answers``: how many requests are answered before every connection is cut; None: all."""
 
     repos: dict[str, Repo] = field(default_factory=dict)
     store: dict[str, bytes] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class State:
     requests: list[str] = field(default_factory=list)
     faults: list[list] = field(default_factory=list)
     damage: bool = False
+    answers: int | None = None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -62,13 +64,16 @@ class Handler(BaseHTTPRequestHandler):
         path = urllib.parse.unquote(urllib.parse.urlparse(self.path).path)
         line = f"{self.command} {path}"
         self.state.requests.append(line)
+        if self.state.answers is not None:
+            self.state.answers -= 1
+            if self.state.answers < 0:
+                self._cut()
+                return
         for fault in self.state.faults:
             if fault[2] > 0 and re.search(fault[0], line):
                 fault[2] -= 1
-                if fault[1] == 0:  # the connection breaks in the middle of the body
-                    self.rfile.read(min(64, int(self.headers.get("Content-Length") or 0)))
-                    self.close_connection = True
-                    self.connection.close()
+                if fault[1] == 0:
+                    self._cut()
                     return
                 self._body()
                 self._json({"error": f"asked to fail, token {TOKEN}"}, fault[1])
@@ -87,6 +92,12 @@ class Handler(BaseHTTPRequestHandler):
         self._json({"error": f"no route {line}"}, 404)
 
     do_GET = do_POST = do_PUT = do_HEAD = _serve
+
+    def _cut(self) -> None:
+        """The connection breaks in the middle of the body."""
+        self.rfile.read(min(64, int(self.headers.get("Content-Length") or 0)))
+        self.close_connection = True
+        self.connection.close()
 
     def _for_everybody(self, path: str) -> bool:
         """Whether the request reads a public repository and carries no token; what is not there is not public."""

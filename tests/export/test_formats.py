@@ -3,6 +3,9 @@
 import pytest
 
 from clefquant.export.audit import audit
+from clefquant.export.describe_model import describe_model
+from clefquant.export.parts import FORMAT_TITLES, format_note, picture
+from clefquant.export.release_folder import export_release
 from clefquant.quantize.algorithms import to_nearest
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.statistics import InputStatistics
@@ -21,3 +24,14 @@ def test_checkpoints_of_every_format_are_clean(nano, tmp_path, fmt):
     }
     folder = write_checkpoint(nano, layout, to_nearest(nano, layout, statistics), tmp_path / fmt.name)
     assert [found for found in audit(folder) if found.severity == "error"] == []
+    card = (export_release(folder, tmp_path / "release").path / "README.md").read_text()
+    assert f"- {format_note(fmt.name)}\n" in card
+    assert f"| {FORMAT_TITLES[fmt.name]} |" in card
+    assert f"\n- {fmt.name}\n" in card.split("---")[1]
+    shown = picture(layout.units)[1:3]
+    assert not any("?" in line for line in shown)
+    assert set(describe_model(folder)[1]["units"].values()) <= {
+        "bf16",
+        fmt.name,
+        fmt.name.removesuffix("a16").split("-")[0],
+    }

@@ -122,24 +122,55 @@ def test_a_killed_upload_resumes_without_sending_anything_again(hub, ready, seed
     assert hub.state.received[: len(arrived)] == arrived
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "words"),
-    [
-        (401, InputError, "not valid"),
-        (403, InputError, "may not write"),
-        (409, PrerequisiteError, "somebody else changed"),
-        (429, PrerequisiteError, "too many requests"),
-        (500, PrerequisiteError, "the Hub failed"),
-        (503, PrerequisiteError, "the Hub failed"),
-    ],
-)
-def test_refusals_of_the_hub_are_said_without_the_token(hub, ready, status, kind, words):
-    hub.state.faults.append([r"POST /api/models/acme/nano/commit", status, 100])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_hub_that_falls_silent_at_any_request(hub, ready, seed):
+    """The same command again ends with what one undisturbed run gives, tag included, and sends no file twice."""
+    publish(ready, "acme/whole", tag="v1")
+    requests = len(hub.state.requests)
+    hub.state.received.clear()
+    hub.state.store.clear()
+    hub.state.answers = random.Random(seed).randrange(requests)
+    with pytest.raises(PrerequisiteError, match="again to continue"):
+        publish(ready, "acme/nano", tag="v1")
+    hub.state.answers = None
+    publish(ready, "acme/nano", tag="v1")
+    assert sorted(hub.state.received) == sorted({sha256_file(file) for file in ready.rglob("*.safetensors")})
+    there, whole = files_of(hub), files_of(hub, "acme/whole")
+    renamed = {"README.md", SUMS_FILE}
+    assert {n: d for n, d in there.items() if n not in renamed} == {n: d for n, d in whole.items() if n not in renamed}
+    repo = hub.state.repos["acme/nano"]
+    assert repo.tags == {"v1": repo.commits[-1]}
+
+
+REQUESTS = {
+    "list": r"GET /api/models/acme/nano/tree", "create": r"POST /api/repos/create",
+    "ask": r"POST /api/models/acme/nano/preupload", "large": r"objects/batch",
+    "commit": r"POST /api/models/acme/nano/commit", "tag": r"POST /api/models/acme/nano/tag",
+}  # fmt: skip
+
+
+ANSWERS = {
+    401: (InputError, "not valid"), 403: (InputError, "may not write"),
+    409: (PrerequisiteError, "somebody else changed"), 429: (PrerequisiteError, "too many requests"),
+    500: (PrerequisiteError, "the Hub failed"), 503: (PrerequisiteError, "the Hub failed"),
+}  # fmt: skip
+#: To creating, 409 says that the repository is there.
+REFUSALS = [(name, status) for name in REQUESTS for status in ANSWERS if (name, status) != ("create", 409)]
+
+
+@pytest.mark.parametrize(("request_", "status"), REFUSALS)
+def test_refusals_of_the_hub_are_said_without_the_token(hub, ready, request_, status):
+    kind, words = ANSWERS[status]
+    hub.state.faults.append([REQUESTS[request_], status, 100])
     with pytest.raises(kind, match=words) as caught:
-        publish(ready, "acme/nano")
+        publish(ready, "acme/nano", tag="v1")
     assert TOKEN not in str(caught.value)
     assert str(status) in str(caught.value)
     assert caught.value.__cause__ is None
+    hub.state.faults.clear()
+    publish(ready, "acme/nano", tag="v1")
+    assert list(hub.state.repos["acme/nano"].tags) == ["v1"]
+    assert len(hub.state.received) == len(set(hub.state.received))
 
 
 def test_passing_trouble_of_the_hub_is_waited_out(hub, ready):
