@@ -1,6 +1,6 @@
-"""Releases that clefquant made from its trained nano, against the answers its simulation gives (files, not code, are shared).
+"""Releases that clefquant made from its nano, against the answers of its simulation (files are shared, not code).
 
-CLEF_RELEASES names the folder that tests/contract/make_releases.py of the repository wrote; without it there is nothing to check.
+CLEF_RELEASES names the folder that tests/contract/make_releases.py wrote; without it there is nothing to check.
 """
 
 import json
