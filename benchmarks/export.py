@@ -2,8 +2,9 @@
 
     python benchmarks/export.py CHECKPOINT [--gb 11] [--folder DIR]
 
-Adds one large shard to a small CHECKPOINT (11 GB: Clef-Flash in FP8), exports it, then copies and hashes the same bytes
-file by file. Needs twice their size on the disk. Prints one JSON line. Bar: at most 1.5 times the time of copying plus hashing.
+Adds one large shard to a small CHECKPOINT (11 GB: Clef-Flash in FP8), exports it, then copies and hashes the same
+bytes file by file. Needs twice their size on the disk. Prints one JSON line. Bar: at most 1.5 times the time of copying
+plus hashing.
 """
 
 import argparse
