@@ -4,7 +4,8 @@
 
 The full evaluation of a probe is what a user without the sweep would run: quantize the unit, simulate it, all records
 through the release's own forward. ``--sample`` of the probes, drawn at random, are timed that way and scaled up; 0
-times them all. Processor time is printed beside wall time, which other work on the machine disturbs.
+times them all. They are timed between the sweep's own probes, all along it, so that a machine that grows busier favours
+neither side. Processor time is printed beside wall time, which other work on the machine disturbs.
 """
 
 import argparse
@@ -12,7 +13,8 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from clefquant.calibration.stored import open_set
@@ -22,9 +24,14 @@ from clefquant.quantize.statistics import collect_statistics
 from clefquant.release.code import release_code
 from clefquant.release.load import load_release, option_logits
 from clefquant.release.release import open_release
+from clefquant.release.states import DEFAULT_CACHE_BYTES
 from clefquant.release.units import Unit
-from clefquant.sensitivity.shards import BATCH_TOKENS
+from clefquant.sensitivity.probe import Work
+from clefquant.sensitivity.rounding import Quantizer
+from clefquant.sensitivity.shards import BATCH_TOKENS, Shard
+from clefquant.sensitivity.store import Probe
 from clefquant.sensitivity.sweep import sweep
+from clefquant.sensitivity.walk import probes
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
@@ -60,32 +67,39 @@ def main() -> None:
     pairs = [(unit, name) for unit in release.units for name in formats]
     chosen = random.Random(0).sample(pairs, options.sample) if options.sample else pairs
 
-    def full(part: Sequence[tuple[Unit, str]]) -> tuple[float, float]:
-        def evaluate() -> None:
-            for unit, name in part:
-                with simulated(loaded, quantize_from_disk(release, unit, name, amax)):
-                    list(option_logits(loaded, encoded, batch_tokens=batch_tokens))
+    whole: list[tuple[float, float]] = []
 
-        return timed(evaluate)
+    def evaluate(unit: Unit, name: str) -> None:
+        with simulated(loaded, quantize_from_disk(release, unit, name, amax)):
+            list(option_logits(loaded, encoded, batch_tokens=batch_tokens))
 
-    # half before and half after, so that a machine that grows busier or quieter favours neither
-    before = full(chosen[::2])
+    def interleaved(shards: Sequence[Shard], work: Sequence[Work], amax: Mapping[str, float]) -> Iterator[Probe]:
+        """The sweep's probes, a full evaluation after every few of them."""
+        found = probes(loaded, shards, work, Quantizer(loaded, amax), cache_bytes=DEFAULT_CACHE_BYTES)
+        for number, probe in enumerate(found, start=1):
+            while len(whole) * len(work) < number * len(chosen):
+                whole.append(timed(partial(evaluate, *chosen[len(whole)])))
+            yield probe
+
     with tempfile.TemporaryDirectory() as folder:
-        swept = timed(lambda: sweep(loaded, amax, records, formats, Path(folder), batch_tokens=batch_tokens))
-    after = full(chosen[1::2])
-    whole = [(a + b) * len(pairs) / len(chosen) for a, b in zip(before, after, strict=True)]
+        both = timed(
+            lambda: sweep(loaded, amax, records, formats, Path(folder), batch_tokens=batch_tokens, runner=interleaved)
+        )
+    sampled = [sum(times) for times in zip(*whole, strict=True)]
+    swept = [everything - part for everything, part in zip(both, sampled, strict=True)]
+    full = [part * len(pairs) / len(whole) for part in sampled]
     result = {
         "model": options.model,
         "records": len(records),
         "tokens": sum(record.tokens for record in records),
         "probes": len(pairs),
-        "full_evaluations_timed": len(chosen),
+        "full_evaluations_timed": len(whole),
         "sweep_wall_s": round(swept[0], 1),
-        "full_wall_s": round(whole[0], 1),
-        "ratio_wall": round(swept[0] / whole[0], 3),
+        "full_wall_s": round(full[0], 1),
+        "ratio_wall": round(swept[0] / full[0], 3),
         "sweep_processor_s": round(swept[1], 1),
-        "full_processor_s": round(whole[1], 1),
-        "ratio_processor": round(swept[1] / whole[1], 3),
+        "full_processor_s": round(full[1], 1),
+        "ratio_processor": round(swept[1] / full[1], 3),
         "bar": 0.6,
     }
     print(json.dumps(result, indent=2))
