@@ -73,9 +73,9 @@ def main() -> None:
         with simulated(loaded, quantize_from_disk(release, unit, name, amax)):
             list(option_logits(loaded, encoded, batch_tokens=batch_tokens))
 
-    def interleaved(shards: Sequence[Shard], work: Sequence[Work], amax: Mapping[str, float]) -> Iterator[Probe]:
+    def interleaved(shards: Sequence[Shard], work: Sequence[Work], input_amax: Mapping[str, float]) -> Iterator[Probe]:
         """The sweep's probes, a full evaluation after every few of them."""
-        found = probes(loaded, shards, work, Quantizer(loaded, amax), cache_bytes=DEFAULT_CACHE_BYTES)
+        found = probes(loaded, shards, work, Quantizer(loaded, input_amax), cache_bytes=DEFAULT_CACHE_BYTES)
         for number, probe in enumerate(found, start=1):
             while len(whole) * len(work) < number * len(chosen):
                 whole.append(timed(partial(evaluate, *chosen[len(whole)])))
