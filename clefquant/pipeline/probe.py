@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from clefquant.calibration.stored import StoredRecord
-from clefquant.release.load import DEFAULT_BATCH_TOKENS, option_logits
+from clefquant.release.load import option_logits
 from clefquant.verify.simulated import load_simulated
 
 SCHEMA_VERSION = 1
@@ -38,15 +38,10 @@ def make_probe(checkpoint: Path, records: Sequence[StoredRecord]) -> dict[str, A
     }
 
 
-def simulated_logits(
-    folder: Path,
-    records: Sequence[StoredRecord],
-    dtype: torch.dtype = torch.float32,
-    batch_tokens: int = DEFAULT_BATCH_TOKENS,
-) -> Logits:
+def simulated_logits(folder: Path, records: Sequence[StoredRecord], dtype: torch.dtype = torch.float32) -> Logits:
     """Per record: question id to option id to logit, as a server of ``folder`` computing in ``dtype`` would answer."""
     with load_simulated(folder, dtype=dtype) as loaded:
-        answers = dict(option_logits(loaded, [record.encoded for record in records], batch_tokens=batch_tokens))
+        answers = dict(option_logits(loaded, [record.encoded for record in records]))
     return [
         {
             question.question_id: dict(zip(question.option_ids, values.tolist(), strict=True))

@@ -2,7 +2,7 @@
 
 Usage: make_releases.py OUT. For every name: OUT/NAME (a release folder with its probe) and OUT/NAME.json
 ({"records": [...], "logits": [{question: {option: logit}}, ...], "noise_floor": largest change of a probability when
-the simulation itself computes in bfloat16, batched in several ways}: with the release's own stored weights).
+the simulation itself computes in bfloat16}: with the release's own stored weights).
 """
 
 import json
@@ -33,8 +33,6 @@ RELEASES = {
 }
 _RECORDS = 24
 _MAX_TOKENS = 400
-#: Tokens a batch of the runs in bfloat16: what it alone moves depends on how products are cut up.
-_BATCHES = (1024, 4096)
 
 
 def main(out: Path) -> None:
@@ -60,10 +58,8 @@ def _write(
         shrink_tables(checkpoint)
     export_release(checkpoint, out / name, probe=make_probe(checkpoint, records))
     logits = simulated_logits(out / name, records)
-    floor = 0.0
-    for batch_tokens in _BATCHES:
-        rounded = simulated_logits(out / name, records, dtype=torch.bfloat16, batch_tokens=batch_tokens)
-        floor = max(floor, *(largest_change(a, b) for a, b in zip(logits, rounded, strict=True)))
+    rounded = simulated_logits(out / name, records, dtype=torch.bfloat16)
+    floor = max(largest_change(a, b) for a, b in zip(logits, rounded, strict=True))
     expected = {"records": [r.record for r in records], "logits": logits, "noise_floor": floor}
     (out / f"{name}.json").write_text(json.dumps(expected), encoding="utf-8")
     print(f"{name}: {layout.bits_per_weight} bits a weight, bfloat16 alone moves a probability by up to {floor:.4f}")
