@@ -28,7 +28,6 @@ from llmcompressor.pipelines.cache import IntermediatesCache
 
 from clefquant.quantize.awq_search import Norm, Search
 from clefquant.quantize.layerwise import LayerStep
-from clefquant.quantize.ranks import total
 from clefquant.recipes.awq import MAPPINGS, touched
 from clefquant.recipes.config import scheme_of
 from clefquant.recipes.formats import Format
@@ -42,7 +41,7 @@ def smooth(step: LayerStep, formats: Mapping[Unit, Format]) -> None:
 
     Changes weights of the layer and the same tensors of ``step.source``, which keep the dtype they are stored in.
     """
-    with fused_gdn_inputs(), _fitted(_device(step)), create_session() as session, _masks(step, session.state):
+    with fused_gdn_inputs(), _fitted(), create_session() as session, _masks(step, session.state):
         session.state.model = holder = _holder(step, formats)
         modifier = Search(offload_device=None, mappings=[mapping for unit in formats for mapping in _mappings(unit)])
         modifier.on_calibration_start(session.state, None)
@@ -75,10 +74,6 @@ def _holder(step: LayerStep, formats: Mapping[Unit, Format]) -> torch.nn.Module:
     return holder
 
 
-def _device(step: LayerStep) -> torch.device:
-    return next(iter(step.source.values())).device
-
-
 @contextmanager
 def _masks(step: LayerStep, state: Any) -> Iterator[None]:
     """Tell the session of llm-compressor which tokens of the running batch are padding."""
@@ -100,16 +95,15 @@ def _masks(step: LayerStep, state: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _fitted(device: torch.device) -> Iterator[None]:
-    """llm-compressor without progress bars; without pinning memory, which fails where there is no GPU and does nothing
-    for tensors on one; and with sums over processes that are the same in every run, on processors too.
+def _fitted() -> Iterator[None]:
+    """llm-compressor without progress bars, and without pinning memory, which fails where there is no GPU and does
+    nothing for tensors on one.
     """
-    for owner, name in ((base, "tqdm"), (base, "_allreduce_data_sum"), (IntermediatesCache, "pin_memory")):
+    for owner, name in ((base, "tqdm"), (IntermediatesCache, "pin_memory")):
         assert hasattr(owner, name), f"this llm-compressor has no {name}"
     with (
         patch_attr(base, "tqdm", partial(base.tqdm, disable=True)),
         patch_attr(IntermediatesCache, "pin_memory", lambda *_: None),
-        patch_attr(base, "_allreduce_data_sum", lambda data: [total(tensor.to(device)) for tensor in data]),
     ):
         yield
 

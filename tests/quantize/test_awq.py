@@ -86,7 +86,7 @@ def test_the_search_and_mappings_are_llm_compressors(tiny, encoded):
     assert inferred == [(_leaf(before), [_leaf(name) for name in after]) for before, after in own]
     first = [unit for unit in tiny.units if unit.layer == 0]
     with (
-        smoothing._fitted(torch.device("cpu")),
+        smoothing._fitted(),
         smoothing.fused_gdn_inputs(),
         create_session() as session,
         norm_calibration_context(model),
