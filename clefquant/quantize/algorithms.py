@@ -22,7 +22,7 @@ from clefquant.quantize.layerwise import Layerwise
 from clefquant.quantize.ranks import ranks
 from clefquant.quantize.reader import read_layers
 from clefquant.quantize.scales import DEFAULT_SCALES, Scales
-from clefquant.quantize.statistics import InputCollector, InputStatistics, check_finite
+from clefquant.quantize.statistics import InputCollector, InputStatistics, check_finite, layer_statistics
 from clefquant.quantize.watching import by_linear, watching
 from clefquant.recipes.awq import changed_tensors, check_smoothed, smoothed_units
 from clefquant.recipes.layout import Layout
@@ -59,12 +59,8 @@ def rtn(
         return
     owned = owned_units(release)
     for step in Layerwise(release, encoded).steps(progress, journal):
-        units, groups = units_of_layer(release, step.number)
-        with watching(step, groups, InputCollector) as collectors:
-            step.run()
-        statistics = by_linear(groups, (collector.result() for collector in collectors))
-        check_finite(statistics)
-        for unit in units:
+        statistics = layer_statistics(release, step)
+        for unit in units_of_layer(release, step.number):
             mine = unit.name in owned
             yield finish(unit, layout, step.source, statistics, scales) if mine else only_seen(unit, statistics)
 
@@ -81,7 +77,7 @@ def to_nearest(
     device = default_device()
     with closing(read_layers(release, [n for n in numbers if n >= journal.layer], device)) as sources:
         for number, source in sources:
-            for unit in units_of_layer(release, number)[0]:
+            for unit in units_of_layer(release, number):
                 yield finish(unit, layout, source, statistics, scales)
             journal.finish(number, tuple)
 
@@ -97,7 +93,8 @@ def gptq(
     """GPTQ, layer by layer; layers later than a quantized one are calibrated on its real output."""
     _need_records("gptq", encoded)
     for step in Layerwise(release, encoded).steps(progress, journal):
-        units, groups = units_of_layer(release, step.number)
+        units = units_of_layer(release, step.number)
+        groups = [group for unit in units for group in unit.groups]
         with watching(step, groups, _Both) as collectors:
             step.run()
         statistics = by_linear(groups, (collector.inputs.result() for collector in collectors))
@@ -131,14 +128,11 @@ def awq(
         raise InputError(f"{name} runs in one process: its search needs every record. Start it without torchrun.")
     check_smoothed(name, release.units, layout.units)
     for step in Layerwise(release, encoded).steps(progress, journal):
-        units, groups = units_of_layer(release, step.number)
+        units = units_of_layer(release, step.number)
         smoothed = smoothed_units(name, units, layout.units)
         if smoothed:
             smooth(step, smoothed)
-        with watching(step, groups, InputCollector) as collectors:
-            step.run()
-        statistics = by_linear(groups, (collector.result() for collector in collectors))
-        check_finite(statistics)
+        statistics = layer_statistics(release, step)
         quantized = False
         for unit in units:
             result = finish(unit, layout, step.source, statistics, scales)

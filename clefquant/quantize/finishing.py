@@ -14,7 +14,7 @@ from clefquant.quantize.watching import submodule
 from clefquant.recipes.formats import BF16, find_format
 from clefquant.recipes.layout import Layout
 from clefquant.release.release import Release
-from clefquant.release.units import Linear, Unit
+from clefquant.release.units import Unit
 
 
 class QuantizedUnit(NamedTuple):
@@ -28,10 +28,9 @@ class QuantizedUnit(NamedTuple):
     changed: Mapping[str, torch.Tensor] = {}
 
 
-def units_of_layer(release: Release, number: int) -> tuple[list[Unit], list[tuple[Linear, ...]]]:
-    """Units of the layer, and their fused groups."""
-    units = [unit for unit in release.units if unit.layer == number]
-    return units, [group for unit in units for group in unit.groups]
+def units_of_layer(release: Release, number: int) -> list[Unit]:
+    """Units of the layer."""
+    return [unit for unit in release.units if unit.layer == number]
 
 
 def finish(

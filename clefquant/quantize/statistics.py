@@ -13,7 +13,7 @@ import torch
 
 from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
-from clefquant.quantize.layerwise import Layerwise
+from clefquant.quantize.layerwise import LayerStep, Layerwise
 from clefquant.quantize.ranks import joined, maximum, total
 from clefquant.quantize.watching import by_linear, watching
 from clefquant.release.artefact import read_json, write_json
@@ -89,10 +89,16 @@ def collect_statistics(
     """
     found: dict[str, InputStatistics] = {}
     for step in Layerwise(release, encoded, dtype=dtype, batch_tokens=batch_tokens).steps(progress):
-        groups = [group for unit in release.units if unit.layer == step.number for group in unit.groups]
-        with watching(step, groups, InputCollector) as collectors:
-            step.run()
-        found |= by_linear(groups, (collector.result() for collector in collectors))
+        found |= layer_statistics(release, step)
+    return found
+
+
+def layer_statistics(release: Release, step: LayerStep) -> dict[str, InputStatistics]:
+    """Run every batch through the layer and describe its inputs. InputError when one is NaN or infinite."""
+    groups = [group for unit in release.units if unit.layer == step.number for group in unit.groups]
+    with watching(step, groups, InputCollector) as collectors:
+        step.run()
+    found = by_linear(groups, (collector.result() for collector in collectors))
     check_finite(found)
     return found
 
