@@ -8,6 +8,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TQDM_DISABLE", "1")
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,32 @@ def encoded(tiny_loaded: LoadedRelease) -> list:
 def folder(tmp_path: Path) -> Path:
     """A folder that does not exist yet."""
     return tmp_path / "out"
+
+
+@pytest.fixture(scope="session")
+def game_set(tiny: Release, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Builds a stored set of so many generated records for the tiny release."""
+
+    def build(count: int) -> Path:
+        from clefquant.calibration.build import build_set
+        from clefquant.calibration.mixture import load_mixture
+
+        folder = tmp_path_factory.mktemp("set")
+        source = {"name": "game", "kind": "generator", "family": "game", "count": count, "license": "Apache-2.0"}
+        (folder / "mixture.yaml").write_text(json.dumps({"sources": [source]}))
+        return build_set(tiny, load_mixture(folder / "mixture.yaml"), None, folder / "set").path
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Ray on this machine with two processors."""
+    ray = pytest.importorskip("ray", reason="Ray is optional: uv pip install ray")
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    ray.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20,
+        runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}},
+    )  # fmt: skip
+    yield ray
+    ray.shutdown()

@@ -4,16 +4,10 @@ import json
 
 import pytest
 
-from clefquant.calibration.build import build_set
-from clefquant.calibration.mixture import load_mixture
-
 
 @pytest.fixture(scope="module")
-def calibration(tiny, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("set")
-    source = {"name": "game", "kind": "generator", "family": "game", "count": 3, "license": "Apache-2.0"}
-    (folder / "mixture.yaml").write_text(json.dumps({"sources": [source]}))
-    return build_set(tiny, load_mixture(folder / "mixture.yaml"), None, folder / "set").path
+def calibration(game_set):
+    return game_set(3)
 
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(clefquant, tiny, calibration, folder):

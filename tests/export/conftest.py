@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from clefquant.export.audit import audit
 from clefquant.export.release_folder import export_release
 from clefquant.export.sums import write_sums
 from clefquant.quantize.algorithms import to_nearest
@@ -63,6 +64,15 @@ def release(mixed, tmp_path_factory) -> Path:
 def copy(release, tmp_path) -> Path:
     """A copy of the release to damage."""
     return Path(shutil.copytree(release, tmp_path / "copy"))
+
+
+def errors(folder: Path) -> dict[str, list]:
+    """What the audit calls errors, by check."""
+    found: dict[str, list] = {}
+    for finding in audit(folder):
+        if finding.severity == "error":
+            found.setdefault(finding.check, []).append(finding)
+    return found
 
 
 class Edit:

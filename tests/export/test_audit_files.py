@@ -10,13 +10,7 @@ from clefquant.export.audit import audit
 from clefquant.export.sums import SUMS_FILE
 from clefquant.release.release import INDEX_FILE
 
-
-def errors(folder) -> dict[str, list]:
-    found: dict[str, list] = {}
-    for finding in audit(folder):
-        if finding.severity == "error":
-            found.setdefault(finding.check, []).append(finding)
-    return found
+from .conftest import errors
 
 
 def shard(folder):

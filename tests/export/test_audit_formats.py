@@ -5,20 +5,11 @@ import shutil
 import pytest
 import torch
 
-from clefquant.export.audit import audit
 from clefquant.recipes.formats import FORMATS
 
-from .conftest import Edit
+from .conftest import Edit, errors
 
 FITTING = [fmt.name for fmt in FORMATS if fmt.group <= 64 and not fmt.block]
-
-
-def errors(folder) -> dict[str, list]:
-    found: dict[str, list] = {}
-    for finding in audit(folder):
-        if finding.severity == "error":
-            found.setdefault(finding.check, []).append(finding)
-    return found
 
 
 @pytest.fixture(params=FITTING)

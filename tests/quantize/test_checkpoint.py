@@ -119,13 +119,8 @@ def test_repeats_byte_for_byte(tiny, statistics, nvfp4, folder):
     assert (folder / "model.safetensors").read_bytes() == (nvfp4 / "model.safetensors").read_bytes()
 
 
-def test_earlier_statistics_of_the_same_set_are_not_collected_again(tiny, encoded, folder, tmp_path, monkeypatch):
-    from clefquant.calibration.build import build_set
-    from clefquant.calibration.mixture import load_mixture
-
-    source = {"name": "game", "kind": "generator", "family": "game", "count": 2, "license": "Apache-2.0"}
-    (tmp_path / "mixture.yaml").write_text(json.dumps({"sources": [source]}))
-    stored = build_set(tiny, load_mixture(tmp_path / "mixture.yaml"), None, tmp_path / "set").path
+def test_earlier_statistics_of_the_same_set_are_not_collected_again(tiny, game_set, folder, tmp_path, monkeypatch):
+    stored = game_set(2)
     quantize(tiny, uniform_layout(tiny, "nvfp4"), stored, folder)
     monkeypatch.setattr(algorithms, "Layerwise", lambda *_, **__: pytest.fail("collected again"))
     earlier = folder / "input_statistics.json"

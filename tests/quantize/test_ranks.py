@@ -8,18 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from clefquant.calibration.build import build_set
-from clefquant.calibration.mixture import load_mixture
-
 BIN = Path(sys.executable).parent
 
 
 @pytest.fixture(scope="module")
-def calibration(tiny, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("set")
-    source = {"name": "game", "kind": "generator", "family": "game", "count": 6, "license": "Apache-2.0"}
-    (folder / "mixture.yaml").write_text(json.dumps({"sources": [source]}))
-    return build_set(tiny, load_mixture(folder / "mixture.yaml"), None, folder / "set").path
+def calibration(game_set):
+    return game_set(6)
 
 
 def quantize(tiny, calibration, out, *options, processes=1):

@@ -16,18 +16,6 @@ from clefquant.verify.cluster import unpacked
 FORMATS = ("fp8", "nvfp4", "mxfp4")
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    ray = pytest.importorskip("ray", reason="Ray is optional: uv pip install ray")
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20,
-        runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}},
-    )  # fmt: skip
-    yield ray
-    ray.shutdown()
-
-
 def test_two_workers_of_which_one_dies_give_the_serial_table(
     cluster, tmp_path: Path, tiny_loaded, records, input_amax, swept
 ):

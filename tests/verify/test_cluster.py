@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,18 +17,11 @@ SPREAD = replace(SERIAL, ray="auto")
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    ray = pytest.importorskip("ray", reason="Ray is optional: uv pip install ray")
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20,
-        runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}},
-    )  # fmt: skip
+def one_thread(cluster):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield ray
+    yield
     torch.set_num_threads(threads)
-    ray.shutdown()
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +30,7 @@ def many_chunks(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def serial(cluster, tmp_path_factory, quantized, tiny, evaluation):
+def serial(one_thread, tmp_path_factory, quantized, tiny, evaluation):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "CHUNK_TOKENS", 1500)
         out = tmp_path_factory.mktemp("serial") / "report"
