@@ -27,6 +27,7 @@ import aiohttp
 
 ROUNDS, RECORDS, CLIENTS, ALONE = 5, 192, 64, 40
 NOISE = 0.05  # between batches, in probability
+KV_CACHE_GIB = 1.0  # of each engine: on a CPU, vLLM would take all that is free, twice
 INTENTS = {f"intent_{i}": f"The customer asks about topic {i} of the bank" for i in range(77)}
 MESSAGE = "My card number {n} has not arrived yet and I would like to know where it is, please help me. "
 
@@ -72,7 +73,8 @@ def server(model: str, flags: list[str]) -> Iterator[tuple[str, "subprocess.Pope
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "clef_vllm.server.cli", "--model", model, "--port", str(port), *flags]
+    command = [sys.executable, "-m", "clef_vllm.server.cli", "--model", model, "--port", str(port)]
+    command += ["--kv-cache-gib", str(KV_CACHE_GIB), *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
@@ -123,9 +125,9 @@ def speed(model: str, flags: list[str]) -> None:
     from clef_vllm import ClefVLLM
 
     records = [record(n) for n in range(RECORDS)]
-    eager = {"enforce_eager": True} if "--enforce-eager" in flags else {}
+    options = {"enforce_eager": True} if "--enforce-eager" in flags else {}
     rates, whole, engine, offline = [], [], [], []
-    with ClefVLLM(model, **eager) as clef, server(model, flags) as (url, _):
+    with ClefVLLM(model, kv_cache_gib=KV_CACHE_GIB, **options) as clef, server(model, flags) as (url, _):
         clef.probabilities(records)
         asyncio.run(all_at_once(url, records, CLIENTS))
         for _ in range(ROUNDS):
