@@ -12,6 +12,7 @@ from clef_vllm.engine import default_max_model_len, engine_options, logits_of, p
 from clef_vllm.probe import Logits, run_probe
 from clef_vllm.release import Release
 from clef_vllm.requests import Encoder, Prepared, by_question, check_request
+from clef_vllm.sums import compare_files
 
 
 class ClefVLLM:
@@ -41,6 +42,8 @@ class ClefVLLM:
         compat.check_version(vllm.__version__)
         self.release = Release.open(path)
         checks.check_marker(self.release)
+        log = init_logger("vllm.clef_vllm").info
+        log(compare_files(self.release.path))
         length = max_model_len or default_max_model_len(self.release.path)
         self.encoder = Encoder(path, length)
         options = engine_options(
@@ -51,7 +54,7 @@ class ClefVLLM:
         try:
             checks.check_architecture(config.architectures)
             if check_probe:
-                init_logger("vllm.clef_vllm").info(run_probe(self.release.probe, self.logits))
+                log(run_probe(self.release.probe, self.logits))
         except BaseException:
             self.close()
             raise

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,9 @@ from clef_vllm.requests import Encoder, Prepared, by_question
 from clef_vllm.server.faults import EngineDied
 from clef_vllm.server.flags import EngineFlags, vllm_flags
 from clef_vllm.server.images import ImageDecoder
+from clef_vllm.sums import compare_files
+
+logger = logging.getLogger("vllm.clef_vllm.server")
 
 SHORT_STATE = 2**17  # characters; longer states are tokenized in a lane of their own and delay only each other
 
@@ -40,6 +44,8 @@ class Backend:
 
         release = Release.open(flags.model)
         checks.check_marker(release)
+        progress("comparing files with their checksums")
+        logger.info(compare_files(release.path))
         progress("reading weights and building the engine")
         arguments = AsyncEngineArgs(**compat.engine_arguments(AsyncEngineArgs, engine_arguments(release, flags)))
         engine = AsyncLLM.from_engine_args(arguments)
