@@ -24,9 +24,10 @@ from clefquant.calibration.stored import open_set
 from clefquant.quantize.algorithms import find_algorithm
 from clefquant.quantize.finishing import QuantizedUnit
 from clefquant.quantize.hessian import HessianCollector
+from clefquant.quantize.inputs import fake_quantize_input
 from clefquant.quantize.layerwise import LayerBatch, LayerStep
 from clefquant.quantize.scales import Scales
-from clefquant.quantize.simulate import fake_quantize_input, simulated
+from clefquant.quantize.simulate import simulated
 from clefquant.quantize.unit import quantize_unit
 from clefquant.recipes.formats import find_format
 from clefquant.recipes.layout import uniform_layout
@@ -186,7 +187,7 @@ def _layer_error(
     if variant.algorithm == "gptq":
         hessians = {}
         for name, x in inputs.items():
-            collector = HessianCollector()
+            collector = HessianCollector(fmt)
             collector.add(x)
             hessians[name] = collector.result()
     weights = {linear.name: source[f"{linear.name}.weight"] for linear in unit.linears}

@@ -25,6 +25,7 @@ from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.quantize.statistics import InputCollector, InputStatistics, check_finite, layer_statistics
 from clefquant.quantize.watching import by_linear, watching
 from clefquant.recipes.awq import changed_tensors, check_smoothed, smoothed_units
+from clefquant.recipes.formats import Format, find_format
 from clefquant.recipes.layout import Layout
 from clefquant.release.load import default_device
 from clefquant.release.release import Release
@@ -95,7 +96,9 @@ def gptq(
     for step in Layerwise(release, encoded).steps(progress, journal):
         units = units_of_layer(release, step.number)
         groups = [group for unit in units for group in unit.groups]
-        with watching(step, groups, _Both) as collectors:
+        formats = [find_format(layout.units[unit.name]) for unit in units for _ in unit.groups]
+        collectors = [_Both(fmt) for fmt in formats]
+        with watching(step, groups, collectors):
             step.run()
         statistics = by_linear(groups, (collector.inputs.result() for collector in collectors))
         hessians = by_linear(groups, (collector.hessian.result() for collector in collectors))
@@ -163,8 +166,8 @@ def find_algorithm(name: str) -> Algorithm:
 class _Both:
     """Statistics and Hessian of one input."""
 
-    def __init__(self) -> None:
-        self.inputs, self.hessian = InputCollector(), HessianCollector()
+    def __init__(self, fmt: Format) -> None:
+        self.inputs, self.hessian = InputCollector(), HessianCollector(fmt)
 
     def add(self, x: torch.Tensor) -> None:
         self.inputs.add(x)

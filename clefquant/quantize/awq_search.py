@@ -10,12 +10,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from compressed_tensors.quantization import QuantizationStrategy
-from compressed_tensors.quantization.utils import generate_gparam
 from llmcompressor.modifiers.transform.awq import AWQModifier
 from pydantic import PrivateAttr
 
-from clefquant.quantize.simulate import fake_quantize_input
+from clefquant.quantize.inputs import fake_quantize_alone
 
 
 class Norm(torch.nn.Module):
@@ -77,11 +75,7 @@ def _rounded(
 ) -> tuple[tuple[torch.Tensor], dict[str, Any]]:
     """A linear's input x [..., I] as the server would see it in x / s, times s."""
     x = inputs[0] if inputs else named["input"]
-    scaled, shared = x / scales.to(x), None
-    if scheme.input_activations.strategy == QuantizationStrategy.TENSOR_GROUP:
-        amax = scaled.abs().amax().reshape(1)
-        shared = generate_gparam(-amax, amax)
-    return (fake_quantize_input(scaled, scheme, shared) * scales.to(x),), {}
+    return (fake_quantize_alone(x / scales.to(x), scheme) * scales.to(x),), {}
 
 
 def storable(scales: torch.Tensor, norm: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

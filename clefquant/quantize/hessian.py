@@ -1,26 +1,33 @@
 """GPTQ's second-order information, and its rounding by llm-compressor.
 
-The Hessian of a linear's output error is H = 2 X Xᵀ over its inputs X [I, T]. llm-compressor divides by the number
-of records; we divide by tokens, which only rescales H and leaves the result the same.
+The Hessian of a linear's output error is H = 2 X Xᵀ over its inputs X [I, T], as the server will round them: columns
+make up for each other's errors only as far as rounded inputs still move together. llm-compressor takes inputs as they
+are and divides by the number of records; we divide by tokens, which only rescales H and leaves the result the same.
 """
 
 from typing import Any
 
 import torch
 
+from clefquant.quantize.inputs import fake_quantize_alone
 from clefquant.quantize.ranks import total
+from clefquant.recipes.config import scheme_of
+from clefquant.recipes.formats import Format
 
 
 class HessianCollector:
     """Sum of 2 x xᵀ over token vectors, float32 [I, I] on the inputs' device."""
 
-    def __init__(self) -> None:
-        """Nothing seen yet."""
+    def __init__(self, fmt: Format) -> None:
+        """Nothing seen yet. ``fmt``: of the linear that reads the input."""
+        self._scheme = scheme_of(fmt, ["Linear"]) if fmt.input else None
         self._sum: torch.Tensor | None = None
         self._tokens = 0
 
     def add(self, x: torch.Tensor) -> None:
         """Add token vectors [T, I]."""
+        if self._scheme is not None:
+            x = fake_quantize_alone(x[None], self._scheme)[0]  # one scale a token needs three dimensions
         wide = x.float()
         product = 2 * (wide.T @ wide)
         self._sum = product if self._sum is None else self._sum.add_(product)

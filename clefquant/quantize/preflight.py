@@ -13,6 +13,7 @@ import torch
 
 from clefquant.errors import InputError
 from clefquant.quantize.unit import quantize_unit
+from clefquant.recipes.awq import SMOOTHED
 from clefquant.recipes.formats import BF16, find_format
 from clefquant.recipes.fused import fused_gdn_inputs
 from clefquant.recipes.layout import Layout
@@ -118,6 +119,9 @@ def memory_needed(release: Release, algorithm: str, encoded: Sequence[Any], devi
         needed += max(layers) * width // 2 + 4 * batch * max(inputs) * width + min(states, DEFAULT_CACHE_BYTES)
         if algorithm == "gptq":
             needed += 4 * sum(size**2 for size in inputs) + 3 * 4 * max(inputs) ** 2
+        if algorithm in SMOOTHED:
+            # The search keeps every block's inputs, the wanted outputs and a trial's, and weights to go back to.
+            needed += width * (total * (sum(inputs) + 2 * min(inputs)) + max(unit.weights for unit in release.units))
     return int(needed)
 
 

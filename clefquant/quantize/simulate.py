@@ -12,28 +12,9 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from clefquant.quantize.kernels import round_input, rounding_of
+from clefquant.quantize.inputs import fake_quantize_input
 from clefquant.quantize.unit import QuantizedLinear
 from clefquant.release.load import LoadedRelease
-
-
-def fake_quantize_input(x: torch.Tensor, scheme: Any, global_scale: torch.Tensor | None) -> torch.Tensor:
-    """Round an activation [..., I] to the scheme's input format and back; same shape and dtype.
-
-    Scales are dynamic: per token (FP8) or per group of the input axis (NVFP4 under ``global_scale``, MXFP4). Bit for
-    bit what compressed-tensors computes, which is asked itself where :mod:`clefquant.quantize.kernels` has no way.
-    """
-    from compressed_tensors.quantization.lifecycle.forward import fake_quantize
-    from compressed_tensors.quantization.utils import compute_dynamic_scales_and_zp
-
-    args = scheme.input_activations
-    if args is None or x.numel() == 0:
-        return x
-    if (rounding := rounding_of(args, x, global_scale)) is not None:
-        return round_input(x, rounding, global_scale)
-    scale, zero_point = compute_dynamic_scales_and_zp(x, args, None, global_scale=global_scale)
-    rounded: torch.Tensor = fake_quantize(x, scale, zero_point, args, global_scale=global_scale)
-    return rounded
 
 
 class InputRounding:

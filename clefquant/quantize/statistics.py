@@ -96,7 +96,8 @@ def collect_statistics(
 def layer_statistics(release: Release, step: LayerStep) -> dict[str, InputStatistics]:
     """Run every batch through the layer and describe its inputs. InputError when one is NaN or infinite."""
     groups = [group for unit in release.units if unit.layer == step.number for group in unit.groups]
-    with watching(step, groups, InputCollector) as collectors:
+    collectors = [InputCollector() for _ in groups]
+    with watching(step, groups, collectors):
         step.run()
     found = by_linear(groups, (collector.result() for collector in collectors))
     check_finite(found)

@@ -1,6 +1,6 @@
 """Seeing what enters a layer's linears while it runs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -18,23 +18,21 @@ class Watcher(Protocol):
 
 
 V = TypeVar("V")
-W = TypeVar("W", bound=Watcher)
 
 
 @contextmanager
-def watching(step: LayerStep, groups: Sequence[Sequence[Linear]], make: Callable[[], W]) -> Iterator[list[W]]:
-    """Yield one watcher per fused group of the layer; padding is left out."""
-    watchers = [make() for _ in groups]
+def watching(step: LayerStep, groups: Sequence[Sequence[Linear]], watchers: Sequence[Watcher]) -> Iterator[None]:
+    """Show each fused group's inputs to its watcher while the layer runs; padding is left out."""
     handles = []
     for group, watcher in zip(groups, watchers, strict=True):
         module = submodule(step, group[0])
 
-        def hook(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...], watcher: W = watcher) -> None:
+        def hook(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...], watcher: Watcher = watcher) -> None:
             watcher.add(step.running().tokens(inputs[0]))
 
         handles.append(module.register_forward_pre_hook(hook))
     try:
-        yield watchers
+        yield
     finally:
         for handle in handles:
             handle.remove()

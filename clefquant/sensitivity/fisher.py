@@ -20,8 +20,8 @@ import torch.nn.functional as functional
 
 from clefquant.calibration.stored import StoredRecord
 from clefquant.progress import SILENT, Progress
+from clefquant.quantize.inputs import fake_quantize_input
 from clefquant.quantize.model import quantize_from_disk
-from clefquant.quantize.simulate import fake_quantize_input
 from clefquant.quantize.unit import QuantizedLinear
 from clefquant.release.load import DEFAULT_BATCH_TOKENS, LoadedRelease
 from clefquant.sensitivity.assemble import able_formats, assemble, check_statistics, checked_formats

@@ -1,6 +1,6 @@
 """How a sweep rounds weights: to nearest, or by GPTQ with the Hessians of the unchanged model's calibration inputs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -8,13 +8,14 @@ import torch
 from clefquant.calibration.stored import StoredRecord, to_line
 from clefquant.errors import InputError
 from clefquant.quantize.hessian import HessianCollector
-from clefquant.quantize.layerwise import Layerwise
+from clefquant.quantize.layerwise import LayerStep, Layerwise
 from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.quantize.unit import QuantizedLinear, quantize_unit
 from clefquant.quantize.watching import by_linear, watching
-from clefquant.recipes.formats import find_format
+from clefquant.recipes.formats import Format, find_format
 from clefquant.release.artefact import sha256_json
 from clefquant.release.load import LoadedRelease
+from clefquant.release.release import Release
 from clefquant.release.units import Unit
 from clefquant.sensitivity.source import source_weights
 
@@ -63,32 +64,41 @@ class Quantizer:
 
     def __init__(self, loaded: LoadedRelease, input_amax: Mapping[str, float], rounding: Rounding = NEAREST) -> None:
         self._loaded, self._input_amax, self._rounding = loaded, input_amax, rounding
-        self._layers: Iterator[tuple[int, dict[str, torch.Tensor]]] = iter(())
-        self._layer, self._hessians = -1, dict[str, torch.Tensor]()
+        self._steps: Iterator[LayerStep] = iter(())
+        self._step: LayerStep | None = None
+        self._hessians: dict[str, dict[str, torch.Tensor]] = {}  # of the step's layer, by format
 
     def __call__(self, unit: Unit, format_name: str) -> dict[str, QuantizedLinear]:
         """Every linear of ``unit``, by full name."""
-        hessians = self._reach(unit) if self._rounding.algorithm == "gptq" else None
-        weights = source_weights(self._loaded, unit)
         fmt = find_format(format_name)
+        hessians = self._hessians_of(unit, fmt) if self._rounding.algorithm == "gptq" else None
+        weights = source_weights(self._loaded, unit)
         return quantize_unit(unit, weights, fmt, self._input_amax, hessians, self._rounding.scales)
 
-    def _reach(self, unit: Unit) -> dict[str, torch.Tensor]:
-        if self._layer < 0 or unit.layer < self._layer:
-            self._layers, self._layer = hessians_by_layer(self._loaded, self._rounding.records), -1
-        while self._layer < unit.layer:
-            self._layer, self._hessians = next(self._layers)
-        return {linear.name: self._hessians[linear.name] for linear in unit.linears}
+    def _hessians_of(self, unit: Unit, fmt: Format) -> dict[str, torch.Tensor]:
+        step = self._reach(unit.layer)
+        if fmt.name not in self._hessians:
+            self._hessians[fmt.name] = layer_hessians(self._loaded.release, step, fmt)
+        return {linear.name: self._hessians[fmt.name][linear.name] for linear in unit.linears}
+
+    def _reach(self, layer: int) -> LayerStep:
+        """The step of ``layer`` in a pass of the unchanged model."""
+        if self._step is None or layer < self._step.number:
+            dtype = next(iter(self._loaded.model.parameters())).dtype
+            encoded = [record.encoded for record in self._rounding.records]
+            self._steps = Layerwise(self._loaded.release, encoded, device=self._loaded.device, dtype=dtype).steps()
+            self._step, self._hessians = next(self._steps), {}
+        while self._step.number < layer:
+            if not self._hessians:
+                self._step.run()
+            self._step, self._hessians = next(self._steps), {}
+        return self._step
 
 
-def hessians_by_layer(
-    loaded: LoadedRelease, records: Sequence[StoredRecord]
-) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
-    """Yield (layer, Hessian of every linear's input [I, I] float32) of the unchanged model, one layer at a time."""
-    release, dtype = loaded.release, next(iter(loaded.model.parameters())).dtype
-    pass_ = Layerwise(release, [record.encoded for record in records], device=loaded.device, dtype=dtype)
-    for step in pass_.steps():
-        groups = [group for unit in release.units if unit.layer == step.number for group in unit.groups]
-        with watching(step, groups, HessianCollector) as collectors:
-            step.run()
-        yield step.number, by_linear(groups, (collector.result() for collector in collectors))
+def layer_hessians(release: Release, step: LayerStep, fmt: Format) -> dict[str, torch.Tensor]:
+    """Run the set through the layer; the Hessian [I, I] float32 of every linear's input as ``fmt`` rounds it."""
+    groups = [group for unit in release.units if unit.layer == step.number for group in unit.groups]
+    collectors = [HessianCollector(fmt) for _ in groups]
+    with watching(step, groups, collectors):
+        step.run()
+    return by_linear(groups, (collector.result() for collector in collectors))

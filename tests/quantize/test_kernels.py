@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clefquant.quantize import kernels
+from clefquant.quantize.inputs import fake_quantize_input
 from clefquant.quantize.kernels import round_input, rounding_of
-from clefquant.quantize.simulate import fake_quantize_input
 from clefquant.recipes.config import scheme_of
 from clefquant.recipes.formats import FORMATS, find_format
 

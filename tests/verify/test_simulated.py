@@ -11,8 +11,9 @@ from transformers.utils.quantization_config import CompressedTensorsConfig
 from clefquant.errors import InputError
 from clefquant.quantize.algorithms import to_nearest
 from clefquant.quantize.checkpoint import write_checkpoint
+from clefquant.quantize.inputs import fake_quantize_input
 from clefquant.quantize.model import quantize_layout
-from clefquant.quantize.simulate import InputRounding, fake_quantize_input
+from clefquant.quantize.simulate import InputRounding
 from clefquant.recipes import formats
 from clefquant.recipes.layout import make_layout
 from clefquant.release.load import load_release, option_logits

@@ -262,7 +262,7 @@ def test_clef_router_works_unmodified(server: Server) -> None:
     """Opt in: pip install --no-deps clef-router==0.3.0"""
     router = pytest.importorskip("clef_router", reason="opt in: pip install --no-deps clef-router==0.3.0")
     config = router.RouterConfig.from_env(account_id="a", api_token="t", base_url=f"{server.url}/client/v4")
-    with router.ClefRouter(config) as client:
+    with router.ClefRouter(config=config) as client:
         assert client.route("Design a rate limiter").tier in ("cheap", "frontier")
         decision = client.decide({"invoice_total": 1250}, {"large": {"type": "noul", "instructions": "Above 1000?"}})
         assert decision.usage.input_tokens > 0
