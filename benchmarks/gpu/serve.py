@@ -1,11 +1,11 @@
-"""Serving the shape of Clef-Flash on one GPU, dummy weights: this plugin, another plugin, and no head at all.
+"""Serving the shape of Clef-Flash (or Clef), dummy weights: this plugin, another plugin, and no head at all.
 
     PYTHONPATH=SITE python benchmarks/gpu/serve.py --release-code joint_schema_model.py --out serve.jsonl \\
         fp8:clef_vllm_proto:eager fp8:clef_vllm:eager,fp8:clef_vllm:graphs bf16:clef_vllm:graphs,nvfp4:clef_vllm:graphs
 
 SITE holds vLLM (0.26 or newer) and, where it is named, the other plugin under its entry point of vllm.general_plugins.
 Every argument is a wave of engines, FORMAT:PLUGIN:MODE joined by commas; mode is eager, graphs (compiled, piecewise
-CUDA graphs; minutes to start) or captured (piecewise CUDA graphs of layers that are not compiled). Engines of a wave
+CUDA graphs; minutes to start) or captured (piecewise CUDA graphs of layers that are not compiled), followed by -tp2 for two tensor-parallel ranks. Engines of a wave
 start at the same time, because starting is most of the work, and are measured one after another while the rest stand
 still. Each is a process with a time limit, and each figure is one line of JSON in --out as soon as it is known.
 Answers are noise: only speed is measured.
@@ -33,6 +33,11 @@ SHAPES: dict[str, dict[str, int]] = {
     "clef-flash": {
         "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32, "num_attention_heads": 16,
         "num_key_value_heads": 4, "linear_num_key_heads": 16, "linear_num_value_heads": 32, "vocab_size": 248320,
+        "head_dim": 256, "max_position_embeddings": 65536,
+    },
+    "clef": {
+        "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64, "num_attention_heads": 24,
+        "num_key_value_heads": 4, "linear_num_key_heads": 16, "linear_num_value_heads": 48, "vocab_size": 248320,
         "head_dim": 256, "max_position_embeddings": 65536,
     },
     "nano": {},
@@ -65,7 +70,7 @@ def write_folder(folder: Path, shape: str, scheme: str, code: Path) -> Path:
     if scheme != "bf16":
         config["quantization_config"] = quantization(scheme, layers)
     (folder / "config.json").write_text(json.dumps(config))
-    head = HEAD if shape == "clef-flash" else {"width": 128, "routing_layers": 1, "layers": 2, "heads": 4,
+    head = HEAD if shape != "nano" else {"width": 128, "routing_layers": 1, "layers": 2, "heads": 4,
                                                "feedforward": 256}  # fmt: skip
     (folder / "joint_head_config.json").write_text(json.dumps({"hidden_size": text["hidden_size"], **head}))
     (folder / "joint_head.safetensors").touch()  # dummy loading asks for the name and never reads it

@@ -39,7 +39,8 @@ def start(folder: str, mode: str) -> Any:
     from vllm import LLM
     from vllm.platforms import current_platform
 
-    options: dict[str, Any] = {"enforce_eager": mode == "eager"}
+    mode, _, ranks = mode.partition("-tp")
+    options: dict[str, Any] = {"enforce_eager": mode == "eager", "tensor_parallel_size": int(ranks or 1)}
     if current_platform.is_cuda():
         # Several engines share the GPU: none may take what vLLM finds free.
         options |= {"gdn_prefill_backend": "triton", "gpu_memory_utilization": 0.15}
