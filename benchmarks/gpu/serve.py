@@ -5,9 +5,10 @@
 
 SITE holds vLLM (0.26 or newer) and, where it is named, the other plugin under its entry point of vllm.general_plugins.
 Every argument is a wave of engines, FORMAT:PLUGIN:MODE joined by commas; mode is eager, graphs (compiled, piecewise
-CUDA graphs; minutes to start) or captured (piecewise CUDA graphs of layers that are not compiled), followed by -tp2 for two tensor-parallel ranks. Engines of a wave
-start at the same time, because starting is most of the work, and are measured one after another while the rest stand
-still. Each is a process with a time limit, and each figure is one line of JSON in --out as soon as it is known.
+CUDA graphs; minutes to start) or captured (piecewise CUDA graphs of layers that are not compiled), and -tp2 behind it
+asks for two tensor-parallel ranks. Engines of a wave start at the same time, because starting is most of the work, and
+are measured one after another while the rest stand still. Each is a process with a time limit, and each figure is one
+line of JSON in --out as soon as it is known.
 Answers are noise: only speed is measured.
 """
 
