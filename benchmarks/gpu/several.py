@@ -27,6 +27,7 @@ import psutil
 import torch
 
 BIN = Path(sys.executable).parent
+RAY = (sys.executable, "-m", "ray.scripts.scripts")
 WORKER = "ray::Worker"
 
 
@@ -78,12 +79,12 @@ def sweep(options: argparse.Namespace, work: Path) -> None:
     command += ["--eval", options.eval, "--formats", options.formats, "--budget", "0.6x", "--out"]
     alone = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0"}
     one = run([*command, work / "one"], alone)
-    subprocess.run([BIN / "ray", "start", "--head", f"--num-cpus={count}", "--disable-usage-stats"], check=True,
+    subprocess.run([*RAY, "start", "--head", f"--num-cpus={count}", "--disable-usage-stats"], check=True,
                    stdout=sys.stderr, env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
     try:
         several = run([*command, work / "several", "--ray", "auto"], {"OMP_NUM_THREADS": "1"}, options.kill)
     finally:
-        subprocess.run([BIN / "ray", "stop"], check=False, stdout=sys.stderr)
+        subprocess.run([*RAY, "stop"], check=False, stdout=sys.stderr)
     tables = [(work / name / "sensitivity.json").read_bytes() for name in ("one", "several")]
     report(f"sweep {options.formats}, {count} workers", one, several, {"sensitivity.json": tables[0] == tables[1]})
 
