@@ -19,7 +19,6 @@ from clefquant.calibration.generators import FAMILIES, generate
 
 LENGTHS = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 """Padded lengths; the tokens of a batch are a multiple of each, so only the number of rows changes."""
-TOKEN_UNIT = 6144
 GROUPS = (*FAMILIES, *public_text.DATASETS)
 MIXTURE = {
     "routing": 0.205, "invoices": 0.20, "game": 0.20, "logs": 0.27,
