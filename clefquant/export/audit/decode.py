@@ -1,7 +1,6 @@
 """Number formats by lookup table, in numpy alone.
 
 E4M3 (fn): 1 sign, 4 exponent (bias 7), 3 mantissa bits; no infinity; 0x7F and 0xFF are NaN; largest 448
-E8M0: 2^(byte - 127); 255 is NaN
 E2M1: 1 sign, 2 exponent, 1 mantissa bit: 0 .5 1 1.5 2 3 4 6; two in a byte, the lower nibble first
 BF16: the upper half of a float32
 """
@@ -23,7 +22,6 @@ def _e4m3() -> Floats:
 
 E4M3: Floats = _e4m3()
 E4M3_MAX = 448.0
-E8M0: Floats = np.concatenate([2.0 ** (np.arange(255.0) - 127), [np.nan]]).astype(np.float32)
 E2M1: Floats = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 _POSITIVE = E4M3[:127].astype(np.float64)
 
