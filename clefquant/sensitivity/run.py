@@ -104,36 +104,27 @@ def run_sensitivity(
     batch_tokens = batch_tokens or BATCH_TOKENS.get(loaded.device.type, DEFAULT_BATCH_TOKENS)
     if metric == "fisher":
         table = fisher_table(
-            loaded,
-            input_amax,
-            parts.sweep,
-            names,
-            batch_tokens=batch_tokens,
-            shard_tokens=shard_tokens,
-            progress=progress,
-        )
+            loaded, input_amax, parts.sweep, names,
+            batch_tokens=batch_tokens, shard_tokens=shard_tokens, progress=progress,
+        )  # fmt: skip
         table.write(out / TABLE_FILE)
         table.write_csv(out / CSV_FILE)
     else:
         table = sweep(
-            loaded,
-            input_amax,
-            parts.sweep,
-            names,
-            out,
-            batch_tokens=batch_tokens,
-            shard_tokens=shard_tokens,
-            cache_bytes=cache_bytes,
-            adaptive=adaptive,
-            rounding=rounding,
+            loaded, input_amax, parts.sweep, names, out, batch_tokens=batch_tokens, shard_tokens=shard_tokens,
+            cache_bytes=cache_bytes, adaptive=adaptive, rounding=rounding, progress=progress,
             runner=RayRunner(loaded, ray_address, cache_bytes, rounding) if ray_address else None,
-            progress=progress,
-        )
+        )  # fmt: skip
     with ProbeStore(out / STORE_FILE) as store:
         measurer = Measurer(loaded, store, input_amax, batch_tokens, shard_tokens, progress, rounding)
         selection = select(measurer, table, budget, parts, constraints, cost=cost, count=candidates)
     if not selection.within:
         progress.warn(f"no candidate was measured within {budget}; the layout is the one with the least KL.")
+    return _written(out, table, selection, cost)
+
+
+def _written(out: Path, table: SensitivityTable, selection: Selection, cost: Cost | None) -> Outcome:
+    """Write the choice, its layout and the pictures beside the table."""
     layout = selection.layout(table)
     selection.write(out / FRONTIER_FILE)
     layout.write(out / LAYOUT_FILE)
