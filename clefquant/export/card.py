@@ -70,7 +70,6 @@ def render_card(
         loader=PackageLoader("clefquant.export", "templates"),
         undefined=StrictUndefined,
         trim_blocks=True,
-        lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     environment.filters["gb"] = lambda count: f"{count / 1e9:.1f} GB" if count >= 5e7 else f"{count / 1e6:.1f} MB"

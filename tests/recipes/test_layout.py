@@ -22,9 +22,24 @@ def test_bits(tiny, scheme, bits):
 
 
 def test_written_layout_is_read_back(tiny, tmp_path):
-    layout = uniform_layout(tiny, "nvfp4")
+    units = uniform_layout(tiny, "nvfp4").units
+    layout = make_layout(tiny, units, budget="5.2bits", measured={"kl": 0.01})
     layout.write(tmp_path / "layout.json")
     assert read_layout(tmp_path / "layout.json", tiny) == layout
+    assert (layout.budget, layout.measured) == ("5.2bits", {"kl": 0.01})
+
+
+def test_formats_by_how_often_they_are_used(tiny):
+    names = [unit.name for unit in tiny.units]
+    units = dict.fromkeys(names, "fp8") | {names[0]: "nvfp4", names[1]: "mxfp4"}
+    assert make_layout(tiny, units).formats() == ("fp8", "mxfp4", "nvfp4")
+
+
+@pytest.mark.parametrize("units", [None, [], "fp8", {"layers.0.mlp": 8}, {"layers.0.mlp": None}])
+def test_a_file_without_units(tiny, tmp_path, units):
+    (tmp_path / "layout.json").write_text(json.dumps({"kind": "layout", "schema_version": 1, "units": units}))
+    with pytest.raises(InputError, match="has no units"):
+        read_layout(tmp_path / "layout.json", tiny)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +80,19 @@ def test_recipe_is_one_that_llm_compressor_reads(tiny, tmp_path):
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(tiny, uniform_layout(tiny, "nvfp4").units))
     (modifier,) = Recipe.create_instance(str(tmp_path / "recipe.yaml")).modifiers
     assert modifier.resolved_config.config_groups["group_0"].weights.group_size == 16
+
+
+def test_the_recipe_names_the_algorithm(tiny):
+    import yaml
+
+    units = uniform_layout(tiny, "mxfp4").units
+    kinds = {
+        name: list(yaml.safe_load(recipe_yaml(tiny, units, name))["default_stage"]["default_modifiers"])
+        for name in ("rtn", "gptq", "awq")
+    }
+    assert kinds == {
+        "rtn": ["QuantizationModifier"], "gptq": ["GPTQModifier"], "awq": ["AWQModifier", "QuantizationModifier"],
+    }  # fmt: skip
 
 
 def test_nothing_to_quantize(tiny):

@@ -50,6 +50,9 @@ def test_nan_is_a_disagreement_and_a_wrong_answer(pairs_of):
 def test_one_option_is_not_counted(pairs_of):
     m = measure(pairs_of([[3.0], [1.0, 0.0]], [[-2.0], [1.0, 0.0]]))
     assert m.counted.tolist() == [False, True]
+    for gap in (m.gap, m.gap_change):  # there is no second option to be ahead of
+        assert np.isnan(gap).tolist() == [True, False]
+    assert m.margin[0] == 1
 
 
 def test_underflow_is_no_nan(pairs_of):
