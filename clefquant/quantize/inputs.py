@@ -3,8 +3,6 @@
 from typing import Any
 
 import torch
-from compressed_tensors.quantization import QuantizationStrategy
-from compressed_tensors.quantization.utils import generate_gparam
 
 from clefquant.quantize.kernels import round_input, rounding_of
 
@@ -32,8 +30,10 @@ def fake_quantize_alone(x: torch.Tensor, scheme: Any) -> torch.Tensor:
     """The same [..., I] while the set's largest input is not known yet: a static global scale is that of ``x`` alone,
     which changes how e4m3 rounds block scales and nothing else.
     """
-    shared = None
-    if scheme.input_activations is not None and scheme.input_activations.strategy == QuantizationStrategy.TENSOR_GROUP:
+    from compressed_tensors.quantization.utils import generate_gparam
+
+    args, shared = scheme.input_activations, None
+    if args is not None and args.strategy == "tensor_group":
         amax = x.abs().amax().reshape(1)
         shared = generate_gparam(-amax, amax)
     return fake_quantize_input(x, scheme, shared)

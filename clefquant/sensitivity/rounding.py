@@ -66,7 +66,7 @@ class Quantizer:
         self._loaded, self._input_amax, self._rounding = loaded, input_amax, rounding
         self._steps: Iterator[LayerStep] = iter(())
         self._step: LayerStep | None = None
-        self._hessians: dict[str, dict[str, torch.Tensor]] = {}  # of the step's layer, by format
+        self._hessians: dict[str, dict[str, torch.Tensor]] = {}  # of the step's layer, by how inputs are rounded
 
     def __call__(self, unit: Unit, format_name: str) -> dict[str, QuantizedLinear]:
         """Every linear of ``unit``, by full name."""
@@ -77,9 +77,10 @@ class Quantizer:
 
     def _hessians_of(self, unit: Unit, fmt: Format) -> dict[str, torch.Tensor]:
         step = self._reach(unit.layer)
-        if fmt.name not in self._hessians:
-            self._hessians[fmt.name] = layer_hessians(self._loaded.release, step, fmt)
-        return {linear.name: self._hessians[fmt.name][linear.name] for linear in unit.linears}
+        rounded = fmt.name if fmt.input else ""  # formats with 16-bit inputs share theirs
+        if rounded not in self._hessians:
+            self._hessians[rounded] = layer_hessians(self._loaded.release, step, fmt)
+        return {linear.name: self._hessians[rounded][linear.name] for linear in unit.linears}
 
     def _reach(self, layer: int) -> LayerStep:
         """The step of ``layer`` in a pass of the unchanged model."""
