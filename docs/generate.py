@@ -79,7 +79,11 @@ def _default(option: Any) -> str:
         return "required"
     if isinstance(option.show_default, str):
         return option.show_default
-    return "" if option.default in (None, "", False) else f"`{option.default}`"
+    return _value(option.default)
+
+
+def _value(default: Any) -> str:
+    return "" if default is None or default is False or default == "" else f"`{default}`"
 
 
 def formats() -> str:
@@ -92,13 +96,7 @@ def formats() -> str:
         (
             f"`{one.name}`",
             one.element.upper(),
-            f"one per {one.group} weights"
-            if one.group
-            else f"one per {one.block}×{one.block} square"
-            if one.block
-            else "one per row"
-            if one.scale_dtype
-            else "–",
+            _share(one),
             one.scale_dtype + (" + F32 per tensor" if one.global_scale else "") or "–",
             one.input or "not rounded",
             "yes" if one.static_input else "no",
@@ -107,15 +105,7 @@ def formats() -> str:
         for one in (BF16, *FORMATS)
     ]
     names = [(f"`{one.name}`", f"`{one.preset}`", f"`{one.ct_format}`", one.served) for one in FORMATS]
-    header = (
-        "name",
-        "weight",
-        "scales",
-        "stored as",
-        "input is rounded",
-        "calibration needed",
-        "bits a weight",
-    )
+    header = ("name", "weight", "scales", "stored as", "input is rounded", "calibration needed", "bits a weight")
     return (
         "# Formats\n\nWhat a unit can be stored in. Bits a weight count the scales, for Clef-Flash's "
         f"`down_proj` ({linear.out_features} × {linear.in_features}). What the names mean is in "
@@ -124,6 +114,15 @@ def formats() -> str:
         + "\n\n## Names elsewhere, and hardware\n\n"
         + table(("here", "llm-compressor's scheme", "`format` in config.json", "runs on"), names)
     )
+
+
+def _share(one: Any) -> str:
+    """Which weights of a format share a scale."""
+    if one.group:
+        return f"one per {one.group} weights"
+    if one.block:
+        return f"one per {one.block}×{one.block} square"
+    return "one per row" if one.scale_dtype else "–"
 
 
 def configuration() -> str:
@@ -176,7 +175,7 @@ def server_flags() -> str:
             (
                 f"`{', '.join(a.option_strings)}`",
                 a.help or "",
-                "required" if a.required else "" if a.default in (None, "", False) else f"`{a.default}`",
+                "required" if a.required else _value(a.default),
             )
             for a in group._group_actions
             if a.dest not in ("help", "limits")

@@ -8,7 +8,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from clefquant.cli.app import app
-from tests.docs.conftest import PAGES, ROOT, blocks, commands
+from tests.docs.pages import PAGES, ROOT, blocks, commands
 
 ALL = [(str(page), call) for page in ("README.md", *map(str, PAGES)) for call in commands(page)]
 TINY = """
@@ -43,7 +43,7 @@ def run(page, *, expected=(0,)):
 def test_it_parses(page, call):
     """Command and options exist, and there are no more arguments than it takes."""
     root = typer.main.get_command(app)
-    given = [word for word in call if word not in ("--json", "--quiet", "--verbose")]
+    given = call[1:] if call[0] in ("--json", "--quiet", "--verbose") else call
     command = root.commands[given[0]]
     context = command.make_context(given[0], [*given[1:]], resilient_parsing=True)
     known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
