@@ -18,7 +18,6 @@ def audit(
         Path, typer.Argument(metavar="RELEASE", help="A release or checkpoint folder.", show_default=False)
     ],
     tp: Annotated[int, typer.Option("--tp", min=1, help="Also check that it divides over this many GPUs.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON on stdout.")] = False,
     repair: Annotated[bool, typer.Option("--repair", help="Write a repaired copy to --out.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Folder of the repaired copy; must not exist.")] = None,
 ) -> None:
@@ -30,7 +29,6 @@ def audit(
     from clefquant.export.audit import has_errors
 
     output: Output = context.obj
-    output.as_json = output.as_json or as_json
     if repair != (out is not None):
         raise InputError("--repair and --out DIR go together: a repair is written to a new folder, never in place.")
     if repair and out is not None:

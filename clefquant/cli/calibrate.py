@@ -77,8 +77,7 @@ def _show(output: Output, report: dict[str, Any]) -> None:
         left = (source["rejected"], source["duplicates"], source["truncated"])
         table.add_row(source["name"], f"{source['records']:,}", asked, *(f"{n:,}" for n in (*numbers, *left)))
     lengths, questions = report["lengths"], report["questions"]
-    if not output.quiet:
-        output.console.print(table)
+    output.table(table)
     most = max(item["records"] for item in lengths["histogram"])
     for item in lengths["histogram"]:
         bar = "█" * round(_BAR_CHARACTERS * item["records"] / most)

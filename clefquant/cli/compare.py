@@ -28,10 +28,9 @@ def compare(
     found = run(reports, out)
     for difference in found.differences:
         output.warn(difference)
-    if not output.quiet:
-        shown = Table("", *map(escape, found.value["names"]))
-        for line in found.value["lines"]:
-            shown.add_row(*map(escape, line))
-        output.console.print(shown)
+    shown = Table("", *map(escape, found.value["names"]))
+    for line in found.value["lines"]:
+        shown.add_row(*map(escape, line))
+    output.table(shown)
     result = {key: found.value[key] for key in ("names", "lines", "sections", "differences")}
     output.done(result, wrote={"page": found.html, "tables": found.markdown, "numbers": found.json})

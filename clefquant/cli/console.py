@@ -13,12 +13,17 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.segment import Segments
+from rich.table import Column, Table
 from rich.text import Text
 
 from clefquant import progress as work
+from clefquant.cli.failures import INTERRUPTED
 from clefquant.progress import TaskContext
 
 _PLAIN_LINE_EVERY_S = 10.0
+_ANY_WIDTH = 1000
+_WIDE = 80  # columns from which a bar and a remark have room
 
 
 class _Rate(ProgressColumn):
@@ -43,6 +48,7 @@ class Output:
     quiet: bool = False
     verbose: bool = False
     console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
+    printed: bool = False  # the one JSON value is out
 
     def say(self, text: str | Text = "") -> None:
         """A line for people, on stderr."""
@@ -57,7 +63,21 @@ class Output:
         """A counted task: a bar on a terminal, a line now and then elsewhere."""
         if self.quiet:
             return work.SILENT.task(title, total, unit)
-        return self._bar(title, total, unit) if self.console.is_terminal else self._lines(title, total, unit)
+        return self._bar(title, total, unit) if self.draws else self._lines(title, total, unit)
+
+    @property
+    def draws(self) -> bool:
+        """Whether bars can move: a terminal that is not ``TERM=dumb``."""
+        return self.console.is_terminal and not self.console.is_dumb_terminal and not self.quiet
+
+    def table(self, table: Table) -> None:
+        """A table at its full width: on a narrow terminal lines are wrapped, but no figure is cut."""
+        if not self.quiet:
+            wide = self.console.options.update(max_width=_ANY_WIDTH)
+            lines = Segments(
+                self.console.render(table, wide.update(width=self.console.measure(table, options=wide).maximum))
+            )
+            self.console.print(lines, crop=False)
 
     def done(
         self, result: dict[str, Any], *, wrote: dict[str, Path] | None = None, next_command: Sequence[object] = ()
@@ -68,13 +88,24 @@ class Output:
         """
         paths = wrote or {}
         if self.as_json:
-            value = {**result, "paths": {name: str(path) for name, path in paths.items()}}
-            print(json.dumps(value, ensure_ascii=False, default=str))
+            self._print({**result, "paths": {name: str(path) for name, path in paths.items()}})
         for name, path in paths.items():
             self.say(Text(name, style="bold") + Text(f"  {path}"))
         if next_command:
             text = Text("next: ", style="dim") + Text(shlex.join(["clefquant", *map(str, next_command)]))
             self.say(text)
+
+    def failed(self, message: str, code: int, *, told: bool = False) -> None:
+        """Say what went wrong, unless it is ``told`` otherwise; for programs too, unless a result was printed."""
+        if message and not told:
+            start = "" if code == INTERRUPTED else "error: "
+            self.console.print(start + message, markup=False, soft_wrap=True)
+        if self.as_json and not self.printed:
+            self._print({"error": {"message": message, "exit_code": code}})
+
+    def _print(self, value: dict[str, Any]) -> None:
+        self.printed = True
+        print(json.dumps(value, ensure_ascii=False, default=str))
 
     @contextmanager
     def _bar(self, title: str, total: float | None, unit: str) -> Iterator[work.Task]:
@@ -90,9 +121,10 @@ class Output:
 
 def make_bars(console: Console) -> Progress:
     """Bars for counted tasks; each task has the fields ``unit`` and ``note``."""
+    wide = console.width >= _WIDE
     columns = (
-        TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), _Rate(),
-        TimeRemainingColumn(), TextColumn("[dim]{task.fields[note]}"),
+        TextColumn("{task.description}"), *([BarColumn(bar_width=24)] if wide else ()), MofNCompleteColumn(),
+        _Rate(Column(no_wrap=True)), TimeRemainingColumn(), *([TextColumn("[dim]{task.fields[note]}")] if wide else ()),
     )  # fmt: skip
     return Progress(*columns, console=console)
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def plan(
     context: typer.Context,
-    table: Annotated[Path, typer.Option("--table", help="sensitivity.json of a sweep.", show_default=False)],
+    table: Annotated[
+        Path, typer.Option("--table", help="A sweep's folder, or its sensitivity.json.", show_default=False)
+    ],
     budget: Budget,
     out: Annotated[Path, typer.Option("--out", help="Layout file to write.")] = Path("layout.json"),
     cost: Annotated[
@@ -32,11 +34,13 @@ def plan(
 
     Example: `clefquant plan --table runs/sensitivity/sensitivity.json --budget 5.2bits --out runs/layout.json`
     """
+    from clefquant.export.inspection import SENSITIVITY_FILE
     from clefquant.sensitivity.cost import COST_FILE, read_cost
     from clefquant.sensitivity.plan import plan as make
     from clefquant.sensitivity.table import read_table
 
     output: Output = context.obj
+    table = table / SENSITIVITY_FILE if table.is_dir() else table
     found = read_table(table)
     beside = table.with_name(COST_FILE)
     file = cost or (beside if beside.is_file() else None)

@@ -30,10 +30,9 @@ class StageView:
         self.output = output
         self.states = {stage: _State() for stage in stages}
         self._bars = make_bars(output.console)
-        drawn = output.console.is_terminal and not output.quiet
         self._live = Live(
             get_renderable=self.render, console=output.console, refresh_per_second=_REFRESHES_PER_S
-        ) if drawn else None  # fmt: skip
+        ) if output.draws else None  # fmt: skip
 
     def __enter__(self) -> "StageView":
         if self._live:

@@ -46,15 +46,17 @@ def inspect(reference: str) -> Inspection:
         value = _object(path)
         if value.get("kind") in _READERS:
             return Inspection(value["kind"], *_READERS[value["kind"]](value))
+    else:
+        raise InputError(f"there is nothing at {reference}.")
     known = "a release or checkpoint folder, a calibration set, a result folder of sensitivity or verify, or their JSON"
     raise InputError(f"{reference} is none of what inspect reads: {known}.")
 
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as JSON: {error}") from error
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except ValueError:  # not JSON, not text
+        return {}
     return value if isinstance(value, dict) else {}
 
 

@@ -23,6 +23,8 @@ def read_config(path: Path) -> RunConfig:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"there is no configuration at {path}; see configs/ for examples.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; a configuration is a YAML file, see configs/.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     try:
@@ -31,9 +33,8 @@ def read_config(path: Path) -> RunConfig:
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not YAML: {error}") from error
     if not isinstance(value, dict):
-        raise InputError(
-            f"{path} holds a {type(value).__name__}; a configuration is a mapping with model, out, evaluation, …"
-        )
+        found = "is empty" if value is None else f"holds a {type(value).__name__}"
+        raise InputError(f"{path} {found}; a configuration is a mapping with model, out, evaluation, …")
     try:
         config = RunConfig.model_validate(value)
         faults = _named_files(config, path)

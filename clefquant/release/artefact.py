@@ -67,9 +67,9 @@ def new_folder(target: Path) -> Iterator[Path]:
 def check_new_folder(target: Path) -> None:
     """Refuse an output folder that already holds something."""
     if target.is_dir() and any(target.iterdir()):
-        raise InputError(f"{target} is not empty. Choose a new folder for --out, or remove this one first.")
+        raise InputError(f"{target} is not empty. Choose a new folder, or remove this one first.")
     if target.exists() and not target.is_dir():
-        raise InputError(f"{target} is a file; --out must name a folder that does not exist yet.")
+        raise InputError(f"{target} is a file; name a folder that does not exist yet.")
 
 
 @contextmanager
@@ -122,9 +122,11 @@ def package_versions() -> dict[str, str]:
 def read_json(path: Path, kind: str, schema_version: int) -> dict[str, Any]:
     """Read an artefact's JSON; refuse another kind and a schema newer than ``schema_version``."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows add the mark
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; expected a {kind} written by clefquant.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; expected the file of a {kind}.") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(value, dict) or value.get("kind", kind) != kind:

@@ -146,8 +146,9 @@ def _download(hub_id: str) -> Path:
             "Check the spelling, or log in with `hf auth login`."
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        why = str(error).splitlines()[0].removeprefix("Got: ").rstrip(".")
         raise PrerequisiteError(
-            f"there is no folder {hub_id} here and the Hub cannot be reached to download it: {error}. "
+            f"there is no folder {hub_id} here and the Hub cannot be reached to download it ({why}). "
             "Give a folder, or try again with a connection."
         ) from error
 
