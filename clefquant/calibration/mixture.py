@@ -7,11 +7,11 @@ Published mixtures are data in ``configs/mixtures`` (bundled with the package) a
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from clefquant.calibration.source_config import Config, Source
 from clefquant.errors import InputError
+from clefquant.release.yaml_text import parse_yaml
 
 BUNDLED = Path(__file__).parent / "mixtures"
 DEFAULT_MAX_LENGTH_TOKENS = 16384
@@ -57,8 +57,8 @@ def load_mixture(reference: str | Path) -> Mixture:
     """Read a mixture file, or a bundled one by its name. InputError names the field at fault."""
     path = _locate(str(reference))
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        value = parse_yaml(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(value, dict):
         raise InputError(f"{path} holds a {type(value).__name__}; a mixture is a mapping with name and sources.")

@@ -44,8 +44,12 @@ def inspect(reference: str) -> Inspection:
                 return inspect(str(path / name))
     elif path.is_file():
         value = _object(path)
-        if value.get("kind") in _READERS:
-            return Inspection(value["kind"], *_READERS[value["kind"]](value))
+        kind = str(value.get("kind"))
+        if kind in _READERS:
+            try:
+                return Inspection(kind, *_READERS[kind](value))
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+                raise InputError(f"{path} calls itself a {kind}, but does not hold one: {error!r}.") from error
     else:
         raise InputError(f"there is nothing at {reference}.")
     known = "a release or checkpoint folder, a calibration set, a result folder of sensitivity or verify, or their JSON"

@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from clefquant.export.card import CARD_FILE, FACTS_FILE, HUB_ID, UNNAMED_REPO
+from clefquant.release.yaml_text import parse_yaml
 
 #: Published BF16 releases by (hidden size, layers): a card must not name the other one.
 _KNOWN = {(5120, 64): "Cloudflare/clef", (4096, 32): "Cloudflare/clef-flash"}
@@ -23,8 +22,8 @@ def lint_card(folder: Path, text: str, repo: str) -> list[str]:
     if not found:
         return [f"{CARD_FILE} has no YAML header"]
     try:
-        head = yaml.safe_load(found[1])
-    except yaml.YAMLError as error:
+        head = parse_yaml(found[1])
+    except ValueError as error:
         return [f"the YAML header of {CARD_FILE} does not parse: {error}"]
     if not isinstance(head, dict):
         return [f"the YAML header of {CARD_FILE} is no mapping"]

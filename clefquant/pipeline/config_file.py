@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from clefquant.calibration.mixture import load_mixture
 from clefquant.errors import InputError
 from clefquant.pipeline.config import RunConfig, SetConfig
+from clefquant.release.yaml_text import parse_yaml
 from clefquant.verify.gates import read_gate
 
 #: Where in the document, and what is wrong there.
@@ -28,13 +29,13 @@ def read_config(path: Path) -> RunConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     try:
-        node = yaml.compose(text)
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        value = parse_yaml(text)
+    except ValueError as error:
         raise InputError(f"{path} is not YAML: {error}") from error
     if not isinstance(value, dict):
         found = "is empty" if value is None else f"holds a {type(value).__name__}"
         raise InputError(f"{path} {found}; a configuration is a mapping with model, out, evaluation, …")
+    node = yaml.compose(text)
     try:
         config = RunConfig.model_validate(value)
         faults = _named_files(config, path)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clefquant.errors import InputError
 from clefquant.recipes.formats import BF16, Format, find_format
@@ -102,4 +102,7 @@ def read_layout(path: Path, release: Release) -> Layout:
     units = value.get("units")
     if not isinstance(units, dict) or not all(isinstance(name, str) for name in units.values()):
         raise InputError(f"{path} has no units (an object from unit name to format).")
-    return make_layout(release, units, budget=value.get("budget"), measured=value.get("measured"))
+    try:
+        return make_layout(release, units, budget=value.get("budget"), measured=value.get("measured"))
+    except ValidationError as error:
+        raise InputError(f"{path}: budget must be text or null, measured an object or null.") from error

@@ -74,19 +74,53 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
             if not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
                 raise InputError(f"{file} is not a whole safetensors file ({size} bytes); download or write it again.")
             handle.seek(8)
-            header: dict[str, Any] = json.loads(handle.read(length))
+            header = json.loads(handle.read(length), object_pairs_hook=_without_repeats)
+        if not isinstance(header, dict):
+            raise ValueError("it is no JSON object")
+        header.pop("__metadata__", None)
+        found = {name: _tensor(file, name, entry, 8 + length) for name, entry in header.items()}
     except FileNotFoundError:
         raise InputError(f"{file} does not exist, but the index names it; the release is incomplete.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file} has a damaged header: {error}") from error
-    header.pop("__metadata__", None)
-    base, found = 8 + length, {}
-    for name, entry in header.items():
-        start, end = entry["data_offsets"]
-        found[name] = TensorInfo(file, entry["dtype"], tuple(entry["shape"]), base + start, base + end)
-    end = max((info.end for info in found.values()), default=base)
+    end = max((info.end for info in found.values()), default=8 + length)
     if end != size:
         raise InputError(f"{file} has {size} bytes, its header describes {end}; it was cut or overwritten.")
+    return found
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; which of two equal keys counts depends on the reader, so there may be none."""
+    value: dict[str, Any] = {}
+    for name, item in pairs:
+        if name in value:
+            raise ValueError(f"{name!r} is there twice")
+        value[name] = item
+    return value
+
+
+def _tensor(file: Path, name: str, entry: Any, base: int) -> TensorInfo:
+    """One entry of a header whose tensors begin at byte ``base``; ValueError when it is none."""
+    fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = (fields.get(key, 0) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2:
+        raise ValueError(f"{name!r} is not described by dtype, shape and two data_offsets")
+    if offsets[0] > offsets[1]:
+        raise ValueError(f"{name!r} ends before it begins: data_offsets {offsets}")
+    return TensorInfo(file, dtype, tuple(shape), base + offsets[0], base + offsets[1])
+
+
+def _sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def read_weight_map(index: Any) -> dict[str, str]:
+    """Tensor name to file name of a parsed ``model.safetensors.index.json``; ValueError when it holds none."""
+    found = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise ValueError("it is an object from tensor name to file name")
     return found
 
 
@@ -97,8 +131,8 @@ def read_backbone(folder: Path) -> dict[str, TensorInfo]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        except (UnicodeDecodeError, json.JSONDecodeError, KeyError) as error:
+            weight_map = read_weight_map(json.loads(index.read_text(encoding="utf-8")))
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{index} has no readable weight_map: {error}") from error
         names = sorted(set(weight_map.values()))
     else:
@@ -108,7 +142,7 @@ def read_backbone(folder: Path) -> dict[str, TensorInfo]:
         raise InputError(f"{folder} holds no *.safetensors weights.")
     found: dict[str, TensorInfo] = {}
     for name in names:
-        if Path(name).name != name:
+        if name in ("", "..") or Path(name).name != name:
             raise InputError(f"{index} names {name!r}, which leaves the release folder.")
         found.update(read_header(folder / name))
     if missing := sorted(set(weight_map) - set(found)):

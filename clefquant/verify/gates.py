@@ -12,17 +12,17 @@ import re
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from clefquant.errors import InputError
+from clefquant.release.yaml_text import parse_yaml
 from clefquant.verify.tables import COUNTS, Row
 from clefquant.verify.totals import DIFFERENCES, RATIOS
 
 MEASURES = (*RATIOS, "ece", "ece_reference", *DIFFERENCES, "kl_median", "kl_p99", "kl_max", "flips", *COUNTS)
 _COMPARE = {">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt}
 _LIMIT = re.compile(
-    r"(?P<measure>\w+)\s*(?P<sign>>=|<=|==|>|<)\s*(?P<limit>[-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?P<percent>%?)"
+    r"(?P<measure>\w+)\s*(?P<sign>>=|<=|==|>|<)\s*(?P<limit>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*(?P<percent>%?)"
 )
 
 
@@ -48,10 +48,10 @@ class Limit(NamedTuple):
 def read_gate(path: Path) -> GateFile:
     """Read and check a gate file; InputError names the line that cannot be understood."""
     try:
-        gate = GateFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        gate = GateFile.model_validate(parse_yaml(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError, ValidationError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is not a gate file (judge, limits, groups): {error}") from error
     if not gate.limits and not gate.groups:
         raise InputError(f"{path} sets no limit; write e.g. `limits: [agreement >= 98.5 %]`.")

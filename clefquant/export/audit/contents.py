@@ -1,6 +1,7 @@
 """The bytes of the weights, read once: their sha256, and numbers that no quantizer should have written."""
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 from clefquant.export.audit.decode import E2M1, floats
 from clefquant.export.audit.finding import Finding, error, warning
 from clefquant.export.audit.folder import TABLES_FILE, AuditFolder
+from clefquant.export.audit.index import fits
 from clefquant.progress import Task
 from clefquant.release.headers import TensorInfo
 
@@ -118,15 +120,15 @@ def _lost_weights(name: str, tensors: Mapping[str, TensorInfo]) -> int:
     module = name.rpartition(".")[0]
     weight = tensors.get(f"{module}.weight_packed") or tensors.get(f"{module}.weight")
     scale = tensors[name]
-    if weight is None or weight is scale or len(scale.shape) not in (1, 2):
-        return int(np.prod(scale.shape))
+    if weight is None or weight is scale or not (fits(weight) and fits(scale)) or len(scale.shape) not in (1, 2):
+        return math.prod(scale.shape)
     rows, width = scale.shape[0], scale.shape[1] if len(scale.shape) == 2 else 1
     zero = floats(scale.read(), scale.dtype).reshape(rows, width) == 0
     data = np.frombuffer(weight.read(), np.uint8)
-    if weight.dtype == "U8":
+    if weight.dtype in ("U8", "F4"):
         nonzero = (E2M1[data & 15] != 0).astype(np.int64) + (E2M1[data >> 4] != 0)
     else:
-        nonzero = (data.reshape(int(np.prod(weight.shape)), -1).any(1)).astype(np.int64)
-    if weight.shape[0] != rows or nonzero.size % (rows * width):
+        nonzero = (data.reshape(math.prod(weight.shape), -1).any(1)).astype(np.int64)
+    if weight.shape[:1] != (rows,) or nonzero.size % (rows * width):
         return int(np.count_nonzero(nonzero))
     return int((nonzero.reshape(rows, width, -1).sum(2) * zero).sum())

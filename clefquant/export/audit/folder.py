@@ -10,7 +10,7 @@ from typing import Any
 
 from clefquant.errors import InputError
 from clefquant.export.audit.finding import Finding, error
-from clefquant.release.headers import TensorInfo, read_header
+from clefquant.release.headers import TensorInfo, read_header, read_weight_map
 from clefquant.release.release import CODE_FILE, HEAD_CONFIG_FILE, HEAD_FILE, INDEX_FILE
 
 HEAD_FOLDER = "clef_head"
@@ -19,7 +19,6 @@ PROBE_FILE = "clefquant_probe.json"
 MARKER = "requires_clef_vllm"
 #: How a Git LFS pointer begins.
 POINTER = b"version https://git-lfs"
-_DAMAGED = (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError, OSError)
 
 
 @dataclass
@@ -89,8 +88,9 @@ def _read_index(folder: AuditFolder) -> None:
     index = _object(folder, INDEX_FILE)
     if index is None:
         return
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+    try:
+        weight_map = read_weight_map(index)
+    except ValueError:
         folder.findings.append(
             error("index", "the index has no weight_map from tensor to file", "clefquant audit --repair", INDEX_FILE)
         )
@@ -109,7 +109,7 @@ def _object(folder: AuditFolder, name: str, required: bool = False) -> dict[str,
         return None
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
+    except (OSError, ValueError, RecursionError) as fault:
         folder.findings.append(error("unreadable", f"{name} is not JSON: {fault}", "download or write it again", name))
         return None
     if not isinstance(value, dict):
@@ -128,8 +128,7 @@ def _header(folder: AuditFolder, file: Path) -> dict[str, TensorInfo]:
                 folder.unread.add(name)
                 return {}
         return read_header(file)
-    except _DAMAGED as fault:
-        message = str(fault) if isinstance(fault, InputError) else f"{name} has a damaged header ({fault!r})"
-        folder.findings.append(error("truncated", message, "download or write the file again", name))
+    except (InputError, OSError) as fault:
+        folder.findings.append(error("truncated", str(fault), "download or write the file again", name))
         folder.unread.add(name)
         return {}

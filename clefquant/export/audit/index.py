@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from clefquant.export.audit.finding import Finding, error, info, warning
 from clefquant.export.audit.folder import AuditFolder
+from clefquant.release.headers import TensorInfo
 from clefquant.release.release import INDEX_FILE
 
 _REPAIR = "clefquant audit --repair --out DIR writes a new index"
@@ -50,14 +51,19 @@ def check_index(folder: AuditFolder) -> Iterator[Finding]:
         yield warning("index-size", message, _REPAIR, INDEX_FILE)
 
 
+def fits(entry: TensorInfo) -> bool | None:
+    """Whether a tensor has the bytes that its dtype and shape need; None for a dtype not known here."""
+    bits = _ITEM_BITS.get(entry.dtype)
+    return None if bits is None else entry.bytes * 8 == bits * math.prod(entry.shape)
+
+
 def check_layout(folder: AuditFolder) -> Iterator[Finding]:
     """Sizes of tensors against dtype and shape, gaps and overlaps within a shard."""
     for name, tensors in {**folder.shards, **({folder.head_file: folder.head} if folder.head_file else {})}.items():
         end = None
         for tensor, entry in sorted(tensors.items(), key=lambda item: item[1].start):
-            bits = _ITEM_BITS.get(entry.dtype)
-            if bits is not None and entry.bytes * 8 != bits * math.prod(entry.shape):
-                needed = bits * math.prod(entry.shape) // 8
+            if fits(entry) is False:
+                needed = _ITEM_BITS[entry.dtype] * math.prod(entry.shape) // 8
                 message = f"{tensor} has {entry.bytes} bytes, {entry.dtype} {list(entry.shape)} needs {needed}"
                 yield error("damaged-header", message, "write the file again", name, tensor)
             if end is not None and entry.start != end:
