@@ -48,7 +48,7 @@ def commands() -> str:
     from clefquant.cli.app import COMMANDS, app
 
     root: Any = typer.main.get_command(app)
-    parts = ["# Commands\n", f"{root.help}\n", "These options stand before the command:\n", _options(root)]
+    parts = ["# Commands\n", f"{root.help}\n", "Every command takes these options:\n", _options(root)]
     for name in COMMANDS:
         command = root.commands[name]
         about, _, example = command.help.partition("Example: ")

@@ -1,112 +1,112 @@
-"""Every command of the documentation is one that exists; those of the tutorial and the guides are run."""
+"""Every command of the documentation is run, page by page, as it is written there."""
 
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
-import typer.main
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from clefquant.cli.app import app
-from tests.docs.pages import PAGES, ROOT, blocks, commands
+from clefquant.errors import CheckFailed
 
-ALL = [(str(page), call) for page in ("README.md", *map(str, PAGES)) for call in commands(page)]
-TINY = """
-name: {name}
-split: {split}
-sources:
-  - {{name: routing, kind: generator, family: routing, count: {count}}}
-  - {{name: invoices, kind: generator, family: invoices, count: {count}}}
-"""
+from .conftest import PAGES, README, ROOT, blocks, commands, stand_in, write_mixture
 
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A working folder where the bundled mixtures are tiny; configs/ is at hand."""
-    mixtures = tmp_path / "bundled"
-    mixtures.mkdir()
-    for name, split, count in (("nano", "calibration", 8), ("nano-eval", "evaluation", 12)):
-        (mixtures / f"{name}.yaml").write_text(TINY.format(name=name, split=split, count=count))
-    monkeypatch.setattr("clefquant.calibration.mixture.BUNDLED", mixtures)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def run(page, *, expected=(0,)):
-    """Run the calls of a page in order."""
-    for call in commands(page):
-        result = CliRunner().invoke(app, call)
-        assert result.exit_code in expected, (call, result.output, result.exception)
-
-
-@pytest.mark.parametrize(("page", "call"), ALL, ids=[f"{page}: {' '.join(call)}" for page, call in ALL])
-def test_it_parses(page, call):
-    """Command and options exist, and there are no more arguments than it takes."""
-    root = typer.main.get_command(app)
-    given = call[1:] if call[0] in ("--json", "--quiet", "--verbose") else call
-    command = root.commands[given[0]]
-    context = command.make_context(given[0], [*given[1:]], resilient_parsing=True)
-    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
-    assert {word for word in given if word.startswith("--")} <= known
-    assert not context.args
+EXTEND, FINE_TUNE = Path("docs/guides/extend.md"), Path("docs/guides/quantize-your-fine-tune.md")
+AUDIT = Path("docs/guides/audit-someone-elses-checkpoint.md")
+#: README's lines that set a machine up; CI and people run them.
+SETS_UP = ("scripts/demo", "scripts/test", "scripts/setup '&&' source .venv/bin/activate")
+#: Programs of the serving environment; test_serving.py reads their flags.
+SERVING = ("pip", "clef-systemone", "curl")
+#: Needs a running server; tests/verify/test_http.py and the plugin's test_server_http.py do what it does.
+ASKS_A_SERVER = (
+    "clefquant verify RELEASE --against nano --eval runs/evaluation --backend http://127.0.0.1:8000 "
+    "--out runs/served-report"
+)
+_CALIBRATION = "clefquant calibrate --model nano --mixture nano --out runs/calibration"
+_SELECTION = "clefquant calibrate --model nano --mixture nano --seed 1 --out runs/selection"
+_EVALUATION = "clefquant calibrate --model nano --mixture nano-eval --out runs/evaluation"
+_CHECKPOINT = "clefquant quantize --model nano --scheme fp8 --out runs/checkpoint"
+#: What a reader of a page has already.
+BEFORE = {
+    "choose-a-budget.md": (_CALIBRATION, _SELECTION),
+    "read-a-report.md": (_EVALUATION, _CHECKPOINT, "clefquant export runs/checkpoint --out runs/release"),
+    "publish.md": (_CALIBRATION, _EVALUATION, _CHECKPOINT),
+    FINE_TUNE.name: ("clefquant nano my-clef",),
+    AUDIT.name: (
+        _CALIBRATION, _EVALUATION,
+        "clefquant quantize --model nano --scheme nvfp4 --calibration runs/calibration --out c",
+        "clefquant export c --out downloaded",
+    ),
+}  # fmt: skip
+#: Commands that shall find a fault.
+FINDS = ("clefquant audit downloaded", "clefquant audit downloaded --tp 2 --json")
+#: Folders of finished runs by configuration. A page that shows one again gets its folder, and the run keeps its stages.
+FINISHED: dict[str, Path] = {}
 
 
-def test_the_tutorial_and_then_the_budgets_run(folder):
-    run("docs/tutorial.md")
-    for name in ("release", "report", "comparison"):
-        assert (folder / name).is_dir()
-    (folder / "runs").mkdir()
-    for name in ("calibration", "selection", "sensitivity", "release", "evaluation"):
-        shutil.move(name, f"runs/{name}")
-    plans = [call for call in commands("docs/guides/choose-a-budget.md") if call[0] == "plan" and "--cost" not in call]
-    assert len(plans) == 4
-    for call in plans:
-        # a KL that so few records can have
-        result = CliRunner().invoke(app, ["kl=1e-7" if word == "kl=0.001" else word for word in call])
-        assert result.exit_code == 0, (call, result.output, result.exception)
-        assert Path(call[-1]).is_file()
+def run(command: str) -> None:
+    """Run a `clefquant` command in this process; anything else is an error."""
+    program, *arguments = shlex.split(stand_in(command))
+    assert program == "clefquant", f"nothing runs {command}"
+    config = Path(arguments[-1]) if "run" in arguments and arguments[-1].startswith("configs/") else None
+    if config and config.stem in FINISHED:
+        shutil.copytree(FINISHED[config.stem], Path("runs", config.stem))
+    done = CliRunner().invoke(app, arguments)
+    if command in FINDS:
+        assert isinstance(done.exception, CheckFailed), (command, done.output)
+    else:
+        assert done.exit_code == 0, (command, done.output, done.exception)
+    if config:
+        FINISHED[config.stem] = Path("runs", config.stem).resolve()
 
 
-def test_quantizing_a_fine_tune_runs_as_written(folder):
-    page = "docs/guides/quantize-your-fine-tune.md"
-    assert CliRunner().invoke(app, ["nano", "my-clef"]).exit_code == 0
-    files = {name: text for name, text in blocks(page, "yaml").items() if name.endswith(".yaml")}
-    assert sorted(files) == ["gate.yaml", "my-clef.yaml", "tickets.yaml"]
-    for name, text in files.items():
-        Path(name).write_text(text)
-    Path("tickets-eval.yaml").write_text(files["tickets.yaml"].replace("tickets.csv", "judging.csv"))
-    for name, count in (("tickets.csv", 12), ("judging.csv", 8)):
-        lines = [f"email,{name} {n}: my invoice is wrong,billing" for n in range(count)]
-        Path(name).write_text("\n".join(["channel,text,team", *lines]))
-    run(page, expected=(0, 1))  # nano never saw such tickets: the gate may refuse it
-    assert Path("runs/my-clef/report/report.html").is_file()
+def runs_here(command: str) -> bool:
+    """Whether a command is one of the toolkit's that needs no server."""
+    return command.split()[0] not in SERVING and command not in (*SETS_UP, ASKS_A_SERVER)
 
 
-def test_worked_examples_of_extending(tiny, encoded, monkeypatch):
-    """The format and the algorithm of the guide, entered where it says, quantize a model."""
-    from clefquant.quantize import algorithms
-    from clefquant.recipes import formats
-    from clefquant.recipes.layout import uniform_layout
+PAGES_THAT_RUN = [page for page in (README, *PAGES) if page != EXTEND and any(map(runs_here, commands(page)))]
 
-    code = blocks("docs/guides/extend.md", "python")
-    found = {}
-    for block in code.values():
-        exec(block, found)
-    monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, found["mxfp8a16"]))
-    monkeypatch.setitem(algorithms.ALGORITHMS, "rtn-but-first", found["rtn_but_first"])
-    run_it = algorithms.find_algorithm("rtn-but-first")
-    results = list(
-        run_it(
-            tiny, uniform_layout(tiny, "mxfp8a16"), encoded,
-            algorithms.SILENT, algorithms.NO_JOURNAL, algorithms.DEFAULT_SCALES,
-        )
-    )  # fmt: skip
-    assert [result.unit.name for result in results] == [unit.name for unit in tiny.units]
-    for result in results:
-        assert bool(result.linears) == (result.unit.layer != 0)
-        for linear in result.linears.values():
-            assert linear.scheme.input_activations is None
-            assert linear.weight.isfinite().all()
+
+@pytest.mark.parametrize("page", PAGES_THAT_RUN, ids=lambda page: page.stem)
+def test_a_page_does_what_it_says(page, folder):
+    for block in blocks(page, "yaml"):
+        if block.title:
+            Path(block.title).write_text(stand_in(block.text))
+    for command in BEFORE.get(page.name, ()):
+        run(command)
+    if page == FINE_TUNE:
+        tickets()
+    if page == AUDIT:
+        damage(Path("downloaded"))
+    for command in filter(runs_here, commands(page)):
+        run(command)
+
+
+def tickets() -> None:
+    """The rows that the page's mixture maps, and the second mixture it asks the reader to write."""
+    rows = [f"email,invoice {number} is wrong,billing" for number in range(8)]
+    Path("tickets.csv").write_text("\n".join(["channel,text,team", *rows, ""]))
+    write_mixture(Path(), "tickets-eval", "evaluation")
+
+
+def damage(release: Path) -> None:
+    """A checkpoint as somebody without this tool would leave it: no index, unshared scales, none of our files."""
+    weights = load_file(release / "model.safetensors")
+    for name in weights:
+        if name.endswith("in_proj_z.weight_global_scale"):
+            weights[name] = weights[name] * 0.6
+    save_file(weights, release / "model.safetensors", metadata={"format": "pt"})
+    for name in ("SHA256SUMS", "model.safetensors.index.json", "layout.json", "checkpoint.json"):
+        (release / name).unlink(missing_ok=True)
+
+
+def test_the_python_page_runs(folder, capsys):
+    (block,) = blocks(Path("docs/reference/python.md"), "python")
+    exec(compile(block.text, "python.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()[-1].split()) == 2
 
 
 def test_every_page_is_in_the_navigation():
