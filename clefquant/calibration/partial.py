@@ -1,6 +1,6 @@
 """A set that is being built: a hidden sibling of its final folder that a second run of the same build goes on with.
 
-Every ``CHECKPOINT_RECORDS`` drafts the files are flushed, the hashes committed and ``state.json`` replaced: how many
+Every ``CHECKPOINT_RECORDS`` drafts the files are flushed and the hashes committed, together with the state: how many
 drafts of which source were used up, the counts, and the length of each file. What was written after that is cut off on
 resuming.
 """
@@ -8,6 +8,8 @@ resuming.
 import json
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,10 +18,10 @@ from clefquant.calibration.prepare import Outcome
 from clefquant.calibration.seen import Seen
 from clefquant.calibration.statistics import SourceCounts
 from clefquant.calibration.stored import MEDIA_FOLDER, RECORDS_FILE, REJECTED_FILE
-from clefquant.release.artefact import check_new_folder, write_json
+from clefquant.release.artefact import check_new_folder, new_file, write_json
 
 CHECKPOINT_RECORDS = 1000
-_JOB, _STATE, _SEEN = "job.json", "state.json", "seen.sqlite"
+_JOB, _SEEN = "job.json", "seen.sqlite"
 
 
 @dataclass
@@ -43,8 +45,8 @@ class Partial:
         for name, data in outcome.media.items():
             path = self.folder / name
             if not path.exists():
-                path.parent.mkdir(exist_ok=True)
-                path.write_bytes(data)
+                with new_file(path) as work:
+                    work.write_bytes(data)
         self._records.write(outcome.line + "\n")
 
     def reject(self, outcome: Outcome) -> None:
@@ -65,14 +67,13 @@ class Partial:
         self._since = 0
         for file in (self._records, self._rejected):
             file.flush()
-        self.seen.commit()
         state = {
             "source": self.source,
             "used": self.used,
             "bytes": {RECORDS_FILE: self._records.tell(), REJECTED_FILE: self._rejected.tell()},
             "sources": [counts.to_json() for counts in self.sources],
         }
-        write_json(self.folder / _STATE, state)
+        self.seen.commit(state)
 
     def close(self) -> None:
         """Close the files, keep the folder."""
@@ -82,7 +83,7 @@ class Partial:
 
     def finish(self, target: Path) -> None:
         """Drop what only the build needed and give the folder its name."""
-        for name in (_JOB, _STATE, _SEEN):
+        for name in (_JOB, _SEEN):
             (self.folder / name).unlink(missing_ok=True)
         if target.exists():
             target.rmdir()
@@ -118,12 +119,15 @@ def prune_media(folder: Path, used: set[str]) -> None:
 def _state(folder: Path, job: dict[str, Any]) -> dict[str, Any] | None:
     """The saved state when it is of this very job and its files are whole; None: start anew."""
     try:
-        if json.loads((folder / _JOB).read_text(encoding="utf-8")) != job:
+        if not (folder / _SEEN).is_file() or json.loads((folder / _JOB).read_text(encoding="utf-8")) != job:
             return None
-        state: dict[str, Any] = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with closing(Seen(folder / _SEEN)) as seen:
+            state = seen.state()
+    except (OSError, ValueError, sqlite3.DatabaseError):
+        return None
+    if state is None:
         return None
     whole = all(
         (folder / name).is_file() and (folder / name).stat().st_size >= size for name, size in state["bytes"].items()
     )
-    return state if whole and (folder / _SEEN).is_file() else None
+    return state if whole else None

@@ -1,9 +1,12 @@
 """Writing and reading artefacts: whole or not at all, with their origin, never silently newer than we know.
 
 A folder or file is built beside its final place (a hidden sibling on the same file system) and renamed
-when it is complete, so a crash, a full disk or Ctrl-C leaves either the old state or the new one.
+when it is complete, so a crash, a full disk or Ctrl-C leaves either the old state or the new one. A process that is
+killed cannot remove its sibling: it held a lock on it, so the next one that writes the same thing sees that it is
+abandoned and removes it.
 """
 
+import glob
 import hashlib
 import importlib.metadata
 import json
@@ -18,6 +21,7 @@ from typing import Any
 
 from clefquant import __version__
 from clefquant.errors import InputError
+from clefquant.release.abandoned import SUFFIX, in_use, remove_abandoned
 
 _PACKAGES = ("torch", "transformers", "llmcompressor", "compressed-tensors", "safetensors", "numpy")
 _HASH_BLOCK_BYTES = 8 << 20
@@ -49,19 +53,20 @@ def new_folder(target: Path) -> Iterator[Path]:
     Raises InputError when ``target`` exists and is not an empty folder, or its parent cannot be written.
     """
     check_new_folder(target)
-    work = _sibling(target)
+    made = _sibling(target)
     try:
-        work.mkdir(parents=True)
+        made.mkdir(parents=True)
     except OSError as error:
         raise InputError(f"cannot write beside {target}: {error.strerror}. Choose a writable --out.") from error
-    try:
-        yield work
-        if target.exists():
-            target.rmdir()
-        os.replace(work, target)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
+    with in_use(made) as work:
+        try:
+            yield work
+            if target.exists():
+                target.rmdir()
+            os.replace(work, target)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
 
 
 def check_new_folder(target: Path) -> None:
@@ -75,14 +80,16 @@ def check_new_folder(target: Path) -> None:
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling of ``path``; rename it to ``path`` on success, remove it on failure."""
-    work = _sibling(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        yield work
-        os.replace(work, path)
-    except BaseException:
-        work.unlink(missing_ok=True)
-        raise
+    made = _sibling(path)
+    made.touch()
+    with in_use(made) as work:
+        try:
+            yield work
+            os.replace(work, path)
+        except BaseException:
+            work.unlink(missing_ok=True)
+            raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -144,4 +151,6 @@ def read_json(path: Path, kind: str, schema_version: int) -> dict[str, Any]:
 
 
 def _sibling(target: Path) -> Path:
-    return target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.partial"
+    """Path of new work in progress; what killed processes left of theirs is removed."""
+    remove_abandoned(target.parent, f".{glob.escape(target.name)}.*{SUFFIX}")
+    return target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}"

@@ -2,18 +2,24 @@
 to a limit, beyond it on disk.
 """
 
+import shutil
 import tempfile
 from collections.abc import Hashable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import torch
+
+from clefquant.release.abandoned import SUFFIX, in_use, remove_abandoned
 
 #: Hidden states kept in host memory unless told otherwise; a 9B model needs 0.5 GB for 128 records of 512 tokens.
 DEFAULT_CACHE_BYTES = 4 << 30
 #: Share of a GPU's free memory that states may take; copying them to the host and back costs more than a layer.
 _DEVICE_SHARE = 0.25
+_PREFIX = "hidden-states-"
 
 
 class States:
@@ -22,9 +28,10 @@ class States:
     def __init__(self, cache_bytes: int, folder: Path | None = None) -> None:
         self._limit = cache_bytes
         self._memory: dict[Hashable, torch.Tensor] = {}
-        self._disk: dict[Hashable, Path] = {}
-        self._folder = folder
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._disk: dict[Hashable, tuple[Path, torch.dtype, torch.Size]] = {}
+        self._folder = folder or Path(tempfile.gettempdir())
+        self._temporary: Path | None = None
+        self._opened = ExitStack()
         self._used, self._written = 0, 0
         self._device_room: int | None = None
 
@@ -37,8 +44,7 @@ class States:
     ) -> None:
         """Forget every tensor."""
         self._memory.clear()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        self._opened.close()
 
     @property
     def spilled(self) -> int:
@@ -58,17 +64,22 @@ class States:
             self._used += size
             return
         if self._temporary is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="hidden-states-", dir=self._folder)
-        self._disk[key] = Path(self._temporary.name) / f"{self._written}.pt"
+            remove_abandoned(self._folder, f"{_PREFIX}*{SUFFIX}")
+            made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._folder))
+            self._temporary = self._opened.enter_context(in_use(made))
+            self._opened.callback(shutil.rmtree, self._temporary)
+        path = self._temporary / str(self._written)
         self._written += 1
-        torch.save(tensor.cpu(), self._disk[key])
+        # not torch.save, which hides why a write failed
+        path.write_bytes(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        self._disk[key] = path, tensor.dtype, tensor.shape
 
     def get(self, key: Hashable, device: torch.device) -> torch.Tensor:
         """The tensor of ``key``, on ``device``."""
         if key in self._memory:
             return self._memory[key].to(device)
-        tensor: torch.Tensor = torch.load(self._disk[key], map_location=device)
-        return tensor
+        path, dtype, shape = self._disk[key]
+        return torch.from_numpy(np.fromfile(path, np.uint8)).view(dtype).view(shape).to(device)
 
     def drop(self, key: Hashable) -> None:
         """Forget ``key``; nothing happens when it is unknown."""
@@ -77,8 +88,8 @@ class States:
                 self._device_room = self._room(tensor.device) + tensor.nbytes
             else:
                 self._used -= tensor.nbytes
-        elif (path := self._disk.pop(key, None)) is not None:
-            path.unlink()
+        elif (stored := self._disk.pop(key, None)) is not None:
+            stored[0].unlink()
 
     def _room(self, device: torch.device) -> int:
         """Bytes of GPU memory that states may still take."""

@@ -10,6 +10,7 @@ import pytest
 
 from clefquant.calibration import partial
 from clefquant.calibration.build import Built
+from clefquant.calibration.seen import Seen
 from clefquant.calibration.stored import open_set, read_lines
 from clefquant.calibration.workers import Workers
 from clefquant.errors import CheckFailed, InputError
@@ -123,6 +124,31 @@ def test_an_interrupted_build_goes_on(
     assert hashes(build(*source).path) == whole
     assert len(counted) <= 63 - stop_at // 10 * 10
     assert not list(tmp_path.glob(".*building"))
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("save", [1, 2, 3])
+def test_a_build_cut_off_when_it_saves_goes_on(
+    build: Build, lines: Lines, monkeypatch: pytest.MonkeyPatch, save: int, saved: bool
+) -> None:
+    """Hashes that last without the state that counts their records would make duplicates of these records."""
+    source = [file_source(lines(many(20)), order="first"), file_source(lines(many(25), "more.jsonl"), order="first")]
+    whole = hashes(build(*source, out="whole").path)
+    saves, commit = 0, Seen.commit
+
+    def cut(self: Seen, state: dict[str, Any]) -> None:
+        nonlocal saves
+        saves += 1
+        if saves != save or saved:
+            commit(self, state)
+        if saves == save:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Seen, "commit", cut)
+        with pytest.raises(KeyboardInterrupt):
+            build(*source)
+    assert hashes(build(*source).path) == whole
 
 
 def test_another_seed_or_a_changed_file_starts_anew(

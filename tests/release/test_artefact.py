@@ -1,9 +1,12 @@
 """Outputs appear whole or not at all."""
 
+import subprocess
+import sys
+
 import pytest
 
 from clefquant.errors import InputError
-from clefquant.release.artefact import new_folder, read_json, write_json
+from clefquant.release.artefact import new_file, new_folder, read_json, write_json
 
 
 def test_folder_appears_whole(folder):
@@ -48,3 +51,36 @@ def test_refuses_what_it_cannot_read(tmp_path, value, message):
     write_json(tmp_path / "x.json", value)
     with pytest.raises(InputError, match=message):
         read_json(tmp_path / "x.json", "layout", 1)
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from clefquant.release.artefact import new_file, new_folder
+with new_folder(Path(sys.argv[1]) / "folder") as work, new_file(Path(sys.argv[1]) / "file") as file:
+    (work / "a").write_text("x")
+    file.write_text("x")
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", KILLED, tmp_path], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        theirs = set(tmp_path.iterdir())
+        assert len(theirs) == 2
+
+        def write():
+            with new_folder(tmp_path / "folder") as work:
+                (work / "a").write_text("mine")
+            with new_file(tmp_path / "file") as work:
+                work.write_text("mine")
+
+        write()
+        assert theirs < set(tmp_path.iterdir())
+        process.kill()
+    (tmp_path / "folder" / "a").unlink()
+    write()
+    assert {path.name for path in tmp_path.iterdir()} == {"folder", "file"}
+    assert (tmp_path / "folder" / "a").read_text() == (tmp_path / "file").read_text() == "mine"
