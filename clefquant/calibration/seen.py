@@ -11,23 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from clefquant.calibration.stored import read_lines
+from clefquant.release.database import writing
 
 
 class Seen:
     """Hashes in a SQLite file, and the state of the build; :meth:`commit` makes them last."""
 
     def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path)
-        self._db.execute("PRAGMA synchronous=OFF")
-        self._db.execute("CREATE TABLE IF NOT EXISTS kept (key BLOB PRIMARY KEY) WITHOUT ROWID")
-        self._db.execute("CREATE TABLE IF NOT EXISTS held (key BLOB PRIMARY KEY, id TEXT) WITHOUT ROWID")
-        self._db.execute("CREATE TABLE IF NOT EXISTS state (value TEXT)")
+        self._path = path
+        with writing(path):
+            self._db = sqlite3.connect(path)
+            self._db.execute("PRAGMA synchronous=OFF")
+            self._db.execute("CREATE TABLE IF NOT EXISTS kept (key BLOB PRIMARY KEY) WITHOUT ROWID")
+            self._db.execute("CREATE TABLE IF NOT EXISTS held (key BLOB PRIMARY KEY, id TEXT) WITHOUT ROWID")
+            self._db.execute("CREATE TABLE IF NOT EXISTS state (value TEXT)")
 
     def hold(self, sets: Iterable[Path]) -> None:
         """Take in the contents of other sets."""
         for path in sets:
             rows = ((bytes.fromhex(key), line["id"]) for line in read_lines(path) for key in line["content"])
-            self._db.executemany("INSERT OR IGNORE INTO held VALUES (?, ?)", rows)
+            with writing(self._path):
+                self._db.executemany("INSERT OR IGNORE INTO held VALUES (?, ?)", rows)
 
     def held_by(self, content: Sequence[str]) -> str | None:
         """Id of a record of another set that shares one of the contents."""
@@ -43,14 +47,16 @@ class Seen:
             if self._db.execute("SELECT 1 FROM kept WHERE key = ?", (key,)).fetchone():
                 return what
         keys = [(bytes.fromhex(sha256),), (b"id" + record_id.encode(),)]
-        self._db.executemany("INSERT INTO kept VALUES (?)", keys)
+        with writing(self._path):
+            self._db.executemany("INSERT INTO kept VALUES (?)", keys)
         return None
 
     def commit(self, state: dict[str, Any]) -> None:
         """Make everything since the last commit last, and ``state`` (JSON) with it."""
-        self._db.execute("DELETE FROM state")
-        self._db.execute("INSERT INTO state VALUES (?)", (json.dumps(state),))
-        self._db.commit()
+        with writing(self._path):
+            self._db.execute("DELETE FROM state")
+            self._db.execute("INSERT INTO state VALUES (?)", (json.dumps(state),))
+            self._db.commit()
 
     def state(self) -> dict[str, Any] | None:
         """What the last :meth:`commit` kept; None before the first."""

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,8 +36,8 @@ def changed_copy(source: Path, out: Path | None) -> Iterator[Change]:
             yield Change(source, work, linked=False)
         return
     source = source.resolve()
-    mark = uuid.uuid4().hex[:8]
-    fresh, old = source.parent / f".{source.name}.{mark}.new", source.parent / f".{source.name}.{mark}.old"
+    fresh, old = _beside(source)
+    shutil.rmtree(fresh, ignore_errors=True)
     with new_folder(fresh) as work:
         yield Change(source, work, linked=True)
     os.replace(source, old)
@@ -49,3 +48,17 @@ def changed_copy(source: Path, out: Path | None) -> Iterator[Change]:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
     shutil.rmtree(old)
+
+
+def settle(folder: Path) -> None:
+    """End a replacement of ``folder`` in its own place that was killed between its renames, and remove what is left."""
+    folder = folder.resolve()
+    fresh, old = _beside(folder)
+    for whole in (fresh, old):  # both are, as they have their names
+        if not folder.exists() and whole.is_dir():
+            os.replace(whole, folder)
+        shutil.rmtree(whole, ignore_errors=True)
+
+
+def _beside(folder: Path) -> tuple[Path, Path]:
+    return folder.parent / f".{folder.name}.new", folder.parent / f".{folder.name}.old"

@@ -14,7 +14,7 @@ from clefquant.export.audit.folder import HEAD_FOLDER, TABLES_FILE
 from clefquant.export.audit.shapes import EMBEDDING, LM_HEAD, tied
 from clefquant.export.card import CARD_FILE, FACTS_FILE, render_card
 from clefquant.export.marker import MINIMUM_PLUGIN, add_marker, remove_marker
-from clefquant.export.replace import Change, changed_copy
+from clefquant.export.replace import Change, changed_copy, settle
 from clefquant.export.sums import SUMS_FILE, release_files, write_sums
 from clefquant.export.table_rows import TableReport, write_bf16, write_int8
 from clefquant.export.verified import REPORT_FILE, VERIFIED_FILE
@@ -40,6 +40,7 @@ def shrink_tables(folder: Path, out: Path | None = None, *, progress: Progress =
 
     Sets the marker that stops readers which do not know the tables, and ``clefquant.tables`` in ``config.json``.
     """
+    settle(folder)
     release = open_release(folder)
     _check_place(release, out)
     if (folder / TABLES_FILE).exists():
@@ -71,6 +72,7 @@ def restore_tables(folder: Path, out: Path | None = None, *, progress: Progress 
     The tables become the last shard and all shards are numbered anew: a file called ``model.safetensors`` would be
     the only one that transformers reads.
     """
+    settle(folder)
     release = open_release(folder)
     _check_place(release, out)
     if not (folder / TABLES_FILE).is_file():

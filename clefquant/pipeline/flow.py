@@ -11,7 +11,9 @@ from clefquant.calibration.mixture import load_mixture
 from clefquant.calibration.stored import StoredSet, open_set
 from clefquant.errors import CheckFailed, InputError
 from clefquant.export.audit import audit, has_errors
+from clefquant.export.audit.folder import TABLES_FILE
 from clefquant.export.release_folder import export_release
+from clefquant.export.replace import settle
 from clefquant.export.tables import shrink_tables
 from clefquant.pipeline.config import PlanConfig, RunConfig, SetConfig
 from clefquant.pipeline.config_file import read_config, resolve
@@ -113,15 +115,17 @@ class Flow:
         }
 
         def work(target: Path) -> dict[str, Any]:
-            quantize(
-                self.release, layout, self._calibration_set, target, algorithm=self.config.algorithm,
-                earlier=self.out / "sensitivity" / STATISTICS_FILE, progress=self.progress,
-            )  # fmt: skip
-            if self.config.tables == "int8":
+            settle(target)
+            if not target.exists():  # it appears whole
+                quantize(
+                    self.release, layout, self._calibration_set, target, algorithm=self.config.algorithm,
+                    earlier=self.out / "sensitivity" / STATISTICS_FILE, progress=self.progress,
+                )  # fmt: skip
+            if self.config.tables == "int8" and not (target / TABLES_FILE).exists():
                 shrink_tables(target, progress=self.progress)
             return {"sha256": sha256_file(target / "checkpoint.json"), "bytes": layout.bytes}
 
-        return self.journal.stage("checkpoint", inputs, work)
+        return self.journal.stage("checkpoint", inputs, work, keeps_partial=True)
 
     def _release(self) -> dict[str, Any]:
         inputs = {

@@ -72,6 +72,8 @@ class Journal:
             return result
         same_start = known.get("inputs") == hashes and not known["done"]
         if target.exists() and not (keeps_partial and same_start):
+            self._stages.pop(name, None)
+            self._write()  # first: half a folder must not be taken for a done one, nor for the start of this one
             shutil.rmtree(target)
         self._stages[name] = {"inputs": hashes, "done": False}
         self._write()

@@ -159,9 +159,13 @@ def check_space(beside: Path, needed_bytes: int) -> None:
     free = free_bytes(beside)
     if free < needed_bytes:
         raise PrerequisiteError(
-            f"{beside} needs {needed_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB are free there. "
-            f"Make {needed_bytes / 1e9:.1f} GB free or choose another disk for --out."
+            f"{beside} needs {_shown(needed_bytes)}, {_shown(free)} are free there. "
+            f"Make {_shown(needed_bytes)} free or choose another disk for --out."
         )
+
+
+def _shown(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"
 
 
 def free_bytes(beside: Path) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clefquant.errors import InputError
+from clefquant.release.database import writing
 
 STORE_VERSION = 1
 _CREATE = """
@@ -47,16 +48,18 @@ class ProbeStore:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         try:
-            self._database = sqlite3.connect(path)
-            version = self._database.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, STORE_VERSION):
-                raise InputError(
-                    f"{path} has version {version}, this clefquant reads {STORE_VERSION}; use another --out."
-                )
-            with self._database:
-                self._database.execute(_CREATE)
-                self._database.execute(f"PRAGMA user_version = {STORE_VERSION}")
+            with writing(path):
+                self._database = sqlite3.connect(path)
+                version = self._database.execute("PRAGMA user_version").fetchone()[0]
+                if version not in (0, STORE_VERSION):
+                    raise InputError(
+                        f"{path} has version {version}, this clefquant reads {STORE_VERSION}; use another --out."
+                    )
+                with self._database:
+                    self._database.execute(_CREATE)
+                    self._database.execute(f"PRAGMA user_version = {STORE_VERSION}")
         except sqlite3.DatabaseError as error:
             raise InputError(f"{path} cannot be read as a sweep ({error}); remove it or use another --out.") from error
 
@@ -72,7 +75,7 @@ class ProbeStore:
         """Commit a probe; one with the same key is kept as it is."""
         logits = np.ascontiguousarray(probe.logits, dtype="<f4").tobytes()
         row = (probe.key, probe.subject, probe.format, probe.shard, probe.failed, probe.seconds, logits)
-        with self._database:
+        with writing(self._path), self._database:
             self._database.execute("INSERT OR IGNORE INTO probe VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def have(self, keys: Iterable[str]) -> set[str]:

@@ -148,6 +148,21 @@ def test_in_place_and_back(mixed, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_kill_between_the_renames_is_mended_by_the_next_command(mixed, shrunk, tmp_path, renames):
+    """The copy is whole and called ``.checkpoint.new``; then the old one goes away and the copy takes its place."""
+    folder, new, old = (tmp_path / "here" / name for name in ("checkpoint", ".checkpoint.new", ".checkpoint.old"))
+    shutil.copytree(mixed, folder if renames == 0 else old)
+    shutil.copytree(shrunk.path, folder if renames == 2 else new)
+    if renames == 0:
+        shrink_tables(folder)
+    else:
+        with pytest.raises(InputError, match="has int8 tables already"):
+            shrink_tables(folder)
+    assert (folder / TABLES_FILE).is_file()
+    assert [path.name for path in folder.parent.iterdir()] == ["checkpoint"]
+
+
 def test_a_shrunk_checkpoint_exports_clean(shrunk, tmp_path):
     done = export_release(shrunk.path, tmp_path / "release")
     findings = audit(done.path)

@@ -98,6 +98,27 @@ def test_an_interrupted_stage_is_done_again(small_run, tmp_path, monkeypatch):
     assert run(small_run()) == ["release", "audit", "report"]
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_tables_that_were_cut_off_do_not_cost_the_checkpoint(small_run, monkeypatch, after):
+    from clefquant.pipeline import flow
+
+    def stop(*arguments, **options):
+        if after:
+            shrink_tables(*arguments, **options)
+        raise KeyboardInterrupt
+
+    def again(*_, **__):
+        raise AssertionError("quantized again")
+
+    shrink_tables = flow.shrink_tables
+    with monkeypatch.context() as patched:
+        patched.setattr(flow, "shrink_tables", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(small_run(tables="int8"), until="checkpoint")
+    monkeypatch.setattr(flow, "quantize", again)
+    assert run(small_run(tables="int8"), until="checkpoint") == ["checkpoint"]
+
+
 def test_unknown_stages_are_refused(small_run):
     for force in (["nothing"], ["audit", "x"]):
         with pytest.raises(InputError, match="there is no stage"):

@@ -92,6 +92,29 @@ def test_partial_work_survives_an_interruption_but_no_other_inputs(tmp_path, inp
     assert journal.watch[0][2] == ("was interrupted" if kept else "x changed")
 
 
+@pytest.mark.parametrize("x", [1, 2])
+def test_a_folder_that_was_half_discarded_is_never_taken_for_anything(tmp_path, monkeypatch, x):
+    """Neither for the finished one of the inputs before nor for the unfinished one of the inputs now."""
+
+    def fill(target):
+        assert not target.exists()
+        target.mkdir()
+        (target / "a").touch()
+        return {}
+
+    def killed(folder):
+        raise KeyboardInterrupt
+
+    _journal(tmp_path).stage("a", {"x": 1}, fill, keeps_partial=True)
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _journal(tmp_path).stage("a", {"x": 2}, fill, keeps_partial=True)
+    again = _journal(tmp_path)
+    again.stage("a", {"x": x}, fill, keeps_partial=True)
+    assert again.watch[0] == ("started", "a", "not done yet")
+
+
 def test_what_run_json_tells(tmp_path):
     _journal(tmp_path).stage("a", {"x": 1}, _write([]))
     value = json.loads((tmp_path / "run.json").read_text())
