@@ -122,6 +122,36 @@ def test_a_client_that_leaves_takes_its_request_out_of_the_engine(nano: Path) ->
     run(nano, test)
 
 
+def test_a_client_that_leaves_during_the_upload_is_no_fault_of_the_server(
+    nano: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over a real connection: uvicorn tells of it in another way than a client that waits for its answer."""
+    uvicorn = pytest.importorskip("uvicorn")
+
+    async def test(backend: FakeBackend) -> None:
+        service = fake_service(backend)
+        config = uvicorn.Config(make_app(service, lambda: None), port=0, log_level="warning")
+        server = uvicorn.Server(config)
+        running = asyncio.create_task(server.serve())
+        await until(lambda: server.started and service.state == "ready")
+        port = server.servers[0].sockets[0].getsockname()[1]
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/systemone HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{")
+        await until(lambda: service.admission.accepted == 1)
+        writer.close()
+        await until(lambda: service.admission.accepted == 0)
+        await until(lambda: b'clef_http_responses_total{route="/v1/systemone"' in service.metrics.page())
+        server.should_exit = True
+        await running
+        page = service.metrics.page()
+        assert b'clef_http_responses_total{route="/v1/systemone",status="499"} 1.0' in page
+        assert b'clef_records_total{outcome="cancelled"} 1.0' in page
+        assert b'outcome="internal"' not in page
+
+    run(nano, test)
+    assert "a fault of the server" not in caplog.text
+
+
 def test_when_the_engine_dies_those_accepted_get_503_and_so_does_health(nano: Path) -> None:
     async def test(backend: FakeBackend) -> None:
         service = fake_service(backend, concurrent=2, queue=8)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
 
 from clef_vllm.server.faults import Fault
 
@@ -17,17 +18,20 @@ _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """The body. Fault 413 for one that grows too large, whatever the length header says.
+    """The body. Fault 413 for one that grows too large, whatever the length header says; 499 when the client leaves.
 
     The rest is read and dropped, up to a point: a client that is still sending would not read the answer.
     """
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > DRAINED * limit_bytes:
-            break
-        if size <= limit_bytes:
-            parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > DRAINED * limit_bytes:
+                break
+            if size <= limit_bytes:
+                parts.append(part)
+    except ClientDisconnect:
+        raise Fault(499, "cancelled", "the client left before its body was whole") from None
     if size > limit_bytes:
         raise Fault(413, "too_large", f"the body is larger than {limit_bytes} bytes")
     return b"".join(parts)
