@@ -2,6 +2,9 @@
 
 import base64
 import io
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +144,17 @@ def test_wrong_usage_ends_with_2(nano: Path, tmp_path: Path, capsys: pytest.Capt
     ):
         assert main(arguments) == 2
         assert words in capsys.readouterr().err
+
+
+def test_a_missing_package_ends_with_3(nano: Path) -> None:
+    """vLLM is looked for once the port is open, uvicorn before."""
+    pytest.importorskip("uvicorn")
+    for package in ("vllm", "uvicorn"):
+        code = f"import sys; sys.modules[{package!r}] = None; from clef_vllm.server.cli import main; sys.exit(main())"
+        command = [sys.executable, "-c", code, "--model", str(nano), "--port", "0"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 3, done.stderr
+        assert re.search(rf"^clef-systemone: .*{package}.*; install", done.stderr, re.MULTILINE)
 
 
 @pytest.mark.engine

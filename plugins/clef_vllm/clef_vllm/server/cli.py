@@ -11,11 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+MISSING_CODE = 3  # a package is missing
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the server. Exit codes: 0 stopped, 1 a check or the engine failed, 2 wrong usage or input, 3 a package is
     missing, 130 interrupted."""
-    from clef_vllm.server.flags import EngineFlags, UsageError, parser
+    from clef_vllm.server.flags import EngineFlags, parser
 
     args, vllm = parser().parse_known_args(arguments)
     try:
@@ -24,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         from clef_vllm.server.app import make_app
         from clef_vllm.server.limits import ServerLimits
     except ImportError as error:
-        return refuse(3, f"{error}; install the server extra: pip install 'clef-vllm[server]'")
+        return refuse(MISSING_CODE, f"{error}; install the server extra: pip install 'clef-vllm[server]'")
     from clef_vllm.release import Release, ReleaseError
 
     try:
@@ -51,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     stopped_by = run_until_stopped(server.run)
     code = 130 if stopped_by == signal.SIGINT else 0
     if service.failure is not None:
-        code = refuse(2 if isinstance(service.failure, UsageError) else 1, str(service.failure))
+        code = refuse(*ending(service.failure))
     if service.loading is not None and service.loading.is_alive():
         # The thread that builds the engine cannot be interrupted, and an exit would wait for its processes.
         for child in multiprocessing.active_children():
@@ -74,6 +76,15 @@ def make_service(args: Any, name: str, limits: Any, flags: Any) -> Any:
 
     admission = Admission(args.max_concurrent, args.queue)
     return Service(load, name, limits, admission, args.timeout, args.start_timeout)
+
+
+def ending(failure: BaseException) -> tuple[int, str]:
+    """Exit code and message of a server that failed to start or whose engine died."""
+    from clef_vllm.server.flags import UsageError
+
+    if isinstance(failure, ImportError):
+        return MISSING_CODE, f"{failure}; install what is missing (vLLM does not come with clef-vllm)"
+    return 2 if isinstance(failure, UsageError) else 1, str(failure)
 
 
 def run_until_stopped(run: Callable[[], None]) -> int | None:
