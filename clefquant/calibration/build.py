@@ -12,7 +12,7 @@ from clefquant.calibration.mixture import Mixture
 from clefquant.calibration.partial import Partial, open_partial
 from clefquant.calibration.prepare import Limits, Outcome
 from clefquant.calibration.report import Against
-from clefquant.calibration.source_config import Source
+from clefquant.calibration.source_config import ENDLESS_KINDS, Source
 from clefquant.calibration.sources.registry import check_sources, drafts, local_files
 from clefquant.calibration.statistics import SourceCounts
 from clefquant.calibration.stored import read_header
@@ -100,9 +100,7 @@ def _build_source(source: Source, job: Job, partial: Partial, pool: Workers, str
         for outcome in pool.prepared(islice(found, partial.used, None), limits):
             fruitless = 0 if _take(outcome, counts, partial, job, strict, task) else fruitless + 1
             partial.step()
-            if counts.records == counts.asked or (
-                fruitless >= FRUITLESS_LIMIT and source.kind in ("generator", "event_log")
-            ):
+            if counts.records == counts.asked or (fruitless >= FRUITLESS_LIMIT and source.kind in ENDLESS_KINDS):
                 return
     except PrerequisiteError as error:
         if not source.optional:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from clefquant.calibration.source_config import Config, Source
+from clefquant.calibration.source_config import ENDLESS_KINDS, Config, Source
 from clefquant.errors import InputError
 from clefquant.release.yaml_text import parse_yaml
 
@@ -37,6 +37,14 @@ class Mixture(Config):
         names = [source.name for source in self.sources]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"source names must differ; {', '.join(twice)} is used twice")
+        return self
+
+    @model_validator(mode="after")
+    def _every_source_ends(self) -> "Mixture":
+        asked = self.asked()
+        endless = [s.name for s in self.sources if s.kind in ENDLESS_KINDS and asked[s.name] is None]
+        if endless:
+            raise ValueError(f"{', '.join(endless)} never ends by itself; give it a count, or the mixture its records")
         return self
 
     def asked(self) -> dict[str, int | None]:

@@ -4,6 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+#: Kinds of sources that give as many records as are asked for.
+ENDLESS_KINDS = ("generator", "event_log")
+
 
 class Config(BaseModel):
     """No unknown field, no later change."""
@@ -17,7 +20,10 @@ class _Source(Config):
     name: str = Field(pattern=r"[A-Za-z0-9_.-]{1,60}")
     """Name in the set; record ids start with it."""
     count: int | None = Field(default=None, ge=1)
-    """Records asked for; absent: a share of the mixture's ``records`` by ``weight``, else all there are."""
+    """Records asked for; absent: a share of the mixture's ``records`` by ``weight``, else all there are.
+
+    Sources that are made up (:data:`ENDLESS_KINDS`) have no end: they need one of the two.
+    """
     weight: float = Field(default=1.0, gt=0)
     """Share of the mixture's ``records`` among the sources without a ``count``."""
     license: str = "unknown"

@@ -292,7 +292,7 @@ def test_output_that_exists_is_refused(build: Build, lines: Lines, tmp_path: Pat
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ({"kind": "generator", "family": "poems"}, "last: there is no family 'poems'; use one of routing"),
+        ({"kind": "generator", "family": "poems", "count": 1}, "last: there is no family 'poems'; use one of routing"),
         ({"kind": "file", "path": "none.jsonl"}, r"last: there is no .*none\.jsonl"),
         ({"kind": "images", "path": "none", "questions": record()["questions"]}, "last: there is no .*none"),
         ({"kind": "file", "path": "records.jsonl", "adapter": "glue"}, "there is no adapter 'glue'"),

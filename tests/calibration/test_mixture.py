@@ -1,5 +1,6 @@
 """Mixtures as files: the published ones are whole, faults name their field."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_by_path_and_by_name_are_the_same() -> None:
 
 def test_shares_by_weight() -> None:
     sources = [
-        {"name": name, "kind": "generator", "family": "game", **more}
+        {"name": name, "kind": "file", "path": "x.jsonl", **more}
         for name, more in (("a", {"weight": 2}), ("b", {}), ("c", {"count": 5}))
     ]
     assert Mixture.model_validate({"name": "m", "records": 10, "sources": sources}).asked() == {"a": 7, "b": 3, "c": 5}
@@ -69,3 +70,14 @@ def test_faults_name_their_field(tmp_path: Path, text: str, reason: str) -> None
 def test_no_such_mixture_lists_the_bundled_ones() -> None:
     with pytest.raises(InputError, match=r"there is no mixture nan: give a YAML file or one of alpha-x-ai-374"):
         load_mixture("nan")
+
+
+@pytest.mark.parametrize("kind", [{"kind": "generator", "family": "game"}, {"kind": "event_log", "tokens": [64, 128]}])
+def test_a_source_without_end_needs_a_count(tmp_path: Path, kind: dict[str, object]) -> None:
+    file = tmp_path / "m.yaml"
+    value: dict[str, object] = {"sources": [{"name": "logs", **kind}]}
+    file.write_text(json.dumps(value))
+    with pytest.raises(InputError, match=r"m\.yaml: .*logs never ends by itself; give it a count, or the mixture"):
+        load_mixture(file)
+    file.write_text(json.dumps({**value, "records": 3}))
+    assert load_mixture(file).asked() == {"logs": 3}

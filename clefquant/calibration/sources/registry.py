@@ -26,8 +26,6 @@ from clefquant.calibration.sources.rows import open_rows
 from clefquant.calibration.sources.table_records import check_adapter, request_drafts, table_drafts
 from clefquant.errors import InputError
 
-DEFAULT_EVENT_LOGS = 100
-
 
 def drafts(
     source: Source, folder: Path, split: Split, seed: int, count: int | None, encoder: Encoder
@@ -40,7 +38,8 @@ def drafts(
         case GeneratorSource():
             return generator_drafts(source, split, seed), {"origin": f"generator {source.family}"}
         case EventLogSource():
-            logs = event_log_drafts(source, split, seed, count or DEFAULT_EVENT_LOGS, encoder.state_tokens)
+            assert count is not None  # the mixture refuses an endless source without one
+            logs = event_log_drafts(source, split, seed, count, encoder.state_tokens)
             return logs, {"origin": "generator event_log"}
         case PublicTextSource():
             from clefquant.calibration.public_text import DATASETS
