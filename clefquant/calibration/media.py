@@ -41,6 +41,8 @@ class Media:
 
 def open_media(record: Mapping[str, Any], base: Path | None) -> Media:
     """Open every image and video of a record. BadRecord names the one that cannot be opened."""
+    from PIL.Image import DecompressionBombError
+
     stored, opened = dict(record), dict(record)
     files: dict[str, bytes] = {}
     hashes: list[str] = []
@@ -51,7 +53,7 @@ def open_media(record: Mapping[str, Any], base: Path | None) -> Media:
         for number, value in enumerate(record[kind], 1):
             try:
                 reference, content, new_files, pixels = one(value, base)
-            except (OSError, ValueError, SyntaxError) as error:
+            except (OSError, ValueError, SyntaxError, DecompressionBombError) as error:
                 reason = str(error) or type(error).__name__
                 raise BadRecord(f"{kind.removesuffix('s')} {number}: {reason}") from error
             stored[kind].append(reference)

@@ -96,6 +96,7 @@ def test_forms_of_the_same_picture_have_the_same_content(tmp_path: Path) -> None
         (b"", "no picture that Pillow reads"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no picture that Pillow reads"),
         (picture(size=(200, 200))[:-60], "image 1: image file is truncated"),
+        (picture("1", (14_000, 14_000)), "image 1: Image size .196000000 pixels. exceeds limit"),
         (7, "int is no image or video"),
     ],
 )
