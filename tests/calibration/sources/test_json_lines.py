@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from clefquant.calibration.sources.json_array import JsonArray
 from clefquant.calibration.sources.json_lines import JsonLines
 from clefquant.calibration.sources.rows import Row, open_rows
 from clefquant.errors import InputError
@@ -78,41 +77,6 @@ def test_only_wanted_lines_are_parsed(tmp_path: Path) -> None:
     file = JsonLines(write(tmp_path / "in.jsonl", b"0\n\n1\nbroken\n3\n"))
     assert file.count() == 4
     assert [row.value for row in file.read({1, 3})] == [1, 3]
-
-
-def test_array_file(read: Any, tmp_path: Path) -> None:
-    rows = read(b'\xef\xbb\xbf[\n {"a": "]"},\r\n\n {"a": [1, {"b": "}"}]}\n]\n', "in.json")
-    assert [(row.place, row.value) for row in rows] == [
-        ("in.json line 2", {"a": "]"}), ("in.json line 4", {"a": [1, {"b": "}"}]}),
-    ]  # fmt: skip
-    assert isinstance(open_rows(tmp_path / "in.json"), JsonArray)
-    assert read(b"[]", "empty.json") == []
-    assert [row.value for row in read(b'[{"a":1},{"a":2}]', "one.jsonl")] == [{"a": 1}, {"a": 2}]
-
-
-def test_array_elements_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clefquant.calibration.sources.json_array.BLOCK_BYTES", 7)
-    values = [{"é": "日本 " * 5, "n": -12.5e3}, 12, "a,b]", [], True, None]
-    import json
-
-    text = ("[" + " ,\n".join(json.dumps(value, ensure_ascii=False) for value in values) + "]").encode()
-    assert [row.value for row in JsonArray(write(tmp_path / "in.json", text)).read()] == values
-
-
-@pytest.mark.parametrize(
-    ("data", "good", "place", "fault"),
-    [
-        (b'[\n{"a":1},\n{"a":2,}\n]', 1, "in.json line 3", "a comma before the end"),
-        (b'[\n{"a":1}\n', 1, "in.json line 3", "the array has no end"),
-        (b'[\n{"a":1},\n{"a":"\x92"}\n]', 1, "in.json line 3", "byte 0x92 is not UTF-8"),
-        (b'[\n{"a":1},\n{"a":1,"a":2},\n{"a":3}]', 2, "in.json line 3", "twice"),
-    ],
-)
-def test_broken_array(read: Any, data: bytes, good: int, place: str, fault: str) -> None:
-    rows = read(data, "in.json")
-    assert sum(row.fault is None for row in rows) == good
-    assert faults(rows)[0][0].startswith(place)
-    assert fault in faults(rows)[0][1]
 
 
 def test_no_such_file_and_unknown_suffix(tmp_path: Path) -> None:
