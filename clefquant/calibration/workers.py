@@ -55,18 +55,18 @@ class Workers:
             yield prepare(draft, limits, self.encoder)
         pool = self._started()
         waiting: deque[Future[list[Outcome]]] = deque()
-        while True:
-            while len(waiting) < CHUNKS_PER_WORKER * self.count and (chunk := list(islice(drafts, CHUNK_DRAFTS))):
-                waiting.append(pool.submit(_prepare_chunk, chunk, limits))
-            if not waiting:
-                return
-            try:
+        try:
+            while True:
+                while len(waiting) < CHUNKS_PER_WORKER * self.count and (chunk := list(islice(drafts, CHUNK_DRAFTS))):
+                    waiting.append(_submit(pool, chunk, limits))
+                if not waiting:
+                    return
                 yield from waiting.popleft().result()
-            except BrokenProcessPool as error:
-                raise PrerequisiteError(
-                    "a worker process ended by itself (out of memory, or a script without "
-                    "`if __name__ == '__main__':`). Try again with one worker (--workers 1)."
-                ) from error
+        except BrokenProcessPool as error:
+            raise PrerequisiteError(
+                "a worker process ended by itself (out of memory, or a script without "
+                "`if __name__ == '__main__':`). Try again with one worker (--workers 1)."
+            ) from error
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -75,6 +75,15 @@ class Workers:
                 context.set_forkserver_preload(list(_PRELOAD))
             self._pool = ProcessPoolExecutor(self.count, context, _start, (self.encoder.folder,))
         return self._pool
+
+
+def _submit(pool: ProcessPoolExecutor, chunk: list[Draft], limits: Limits) -> Future[list[Outcome]]:
+    try:
+        return pool.submit(_prepare_chunk, chunk, limits)
+    except OSError as error:  # processes are started here, as they are needed
+        raise PrerequisiteError(
+            f"a worker process cannot be started: {error}. Try again with one worker (--workers 1)."
+        ) from error
 
 
 def _start(folder: Path) -> None:
