@@ -61,7 +61,7 @@ def calibrate(
     )
     _show(output, built.report)
     if built.report["split"] == "calibration" and not against:
-        output.say("[dim]not compared with an evaluation set; --against SET refuses records that both hold[/dim]")
+        output.say("not compared with an evaluation set; --against SET refuses records that both hold", style="dim")
     output.done(built.report, wrote={"set": built.path}, next_command=("inspect", built.path))
 
 

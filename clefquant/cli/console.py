@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.segment import Segments
 from rich.table import Column, Table
@@ -50,10 +51,10 @@ class Output:
     console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
     printed: bool = False  # the one JSON value is out
 
-    def say(self, text: str | Text = "") -> None:
-        """A line for people, on stderr."""
+    def say(self, text: str | Text = "", style: str | None = None) -> None:
+        """A line for people, on stderr; as it is: names and paths with ``[brackets]`` are no markup."""
         if not self.quiet:
-            self.console.print(text, soft_wrap=True)
+            self.console.print(text, style=style, soft_wrap=True, markup=False, emoji=False)
 
     def warn(self, text: str) -> None:
         """A line about something that did not stop the work; shown even when quiet."""
@@ -142,7 +143,7 @@ class Bar:
 
     def note(self, text: str) -> None:
         """Show a short remark beside the bar."""
-        self.bars.update(self.task, note=text)
+        self.bars.update(self.task, note=escape(text))
 
 
 class _Lines:

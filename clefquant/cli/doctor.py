@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import typer
+from rich.text import Text
 
 from clefquant.cli.console import Output
 from clefquant.errors import PrerequisiteError
@@ -18,8 +19,9 @@ def doctor(context: typer.Context) -> None:
     output: Output = context.obj
     facts = package_facts() + machine_facts(Path.cwd())
     for fact in facts:
-        mark = {True: "[green]ok[/green]  ", False: "[red]no[/red]  ", None: "    "}[fact.ok]
-        output.say(f"{mark}{fact.name:<20}{fact.found}" + (f"  → {fact.remedy}" if fact.remedy else ""))
+        mark, style = {True: ("ok", "green"), False: ("no", "red"), None: ("  ", "")}[fact.ok]
+        line = f"  {fact.name:<20}{fact.found}" + (f"  → {fact.remedy}" if fact.remedy else "")
+        output.say(Text(mark, style) + Text(line))
     output.done({"facts": [fact._asdict() for fact in facts]})
     if wrong := [fact for fact in facts if fact.ok is False]:
         raise PrerequisiteError(

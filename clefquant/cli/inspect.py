@@ -33,7 +33,7 @@ def inspect(
     from clefquant.export.inspection import inspect as run
 
     found = run(path)
-    output.say(f"[bold]{found.kind}[/bold]")
+    output.say(found.kind, style="bold")
     if not output.quiet:
         for line in found.lines:
             output.console.print(line, markup=False, soft_wrap=True)

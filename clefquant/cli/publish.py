@@ -33,5 +33,5 @@ def publish(
     if done.removed:
         output.say(f"{'would remove' if dry_run else 'removed'} {', '.join(done.removed)}")
     if done.url:
-        output.say(f"[bold]{done.url}[/bold]{f' at {done.tag}' if done.tag else ''}")
+        output.say(f"{done.url}{f' at {done.tag}' if done.tag else ''}", style="bold")
     output.done(done._asdict())

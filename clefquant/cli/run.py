@@ -65,7 +65,7 @@ def _summary(output: Output, found: dict[str, float]) -> None:
         return "–" if value is None else f"{100 * value:.1f} %"
 
     before, after = found["reference_bytes"], found["bytes"]
-    output.say(f"\n[bold]{found['headline']}[/bold]")
+    output.say(f"\n{found['headline']}", style="bold")
     output.say(f"agreement with BF16  {share(found['agreement'])} of {found['questions']} questions")
     output.say(f"KL(BF16 ‖ release)   {found['kl']:.5f}")
     output.say(f"accuracy             {share(found['accuracy_reference'])} before, {share(found['accuracy'])} after")

@@ -63,9 +63,9 @@ def verify(
     )  # fmt: skip
 
     def show(report: VerifyReport) -> None:
-        output.say(f"[bold]{report.value['verdict']['headline']}[/bold]")
+        output.say(report.value["verdict"]["headline"], style="bold")
         for reason in report.value["verdict"]["reasons"]:
-            output.say(f"  {reason}".replace("[", r"\["))
+            output.say(f"  {reason}")
         output.done(
             report.summary,
             wrote={
