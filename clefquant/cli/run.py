@@ -1,7 +1,7 @@
 """``clefquant run``: everything, from one YAML."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -58,16 +58,17 @@ def run(
     )
 
 
-def _summary(output: Output, found: dict[str, float]) -> None:
+def _summary(output: Output, found: dict[str, Any]) -> None:
     """The figures people ask for first."""
 
     def share(value: float | None) -> str:
         return "–" if value is None else f"{100 * value:.1f} %"
 
     before, after = found["reference_bytes"], found["bytes"]
+    kl = "–" if found["kl"] is None else f"{found['kl']:.5f}"  # no answer was finite
     output.say(f"\n{found['headline']}", style="bold")
     output.say(f"agreement with BF16  {share(found['agreement'])} of {found['questions']} questions")
-    output.say(f"KL(BF16 ‖ release)   {found['kl']:.5f}")
+    output.say(f"KL(BF16 ‖ release)   {kl}")
     output.say(f"accuracy             {share(found['accuracy_reference'])} before, {share(found['accuracy'])} after")
     output.say(
         f"size                 {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after ({after / before:.0%})\n"

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from clefquant.cli.console import Output
+from clefquant.cli.run import _summary
 from clefquant.cli.stages import StageView
 from clefquant.errors import InputError
 from clefquant.pipeline.config_file import schema_text
@@ -77,6 +78,15 @@ def test_a_terminal_shows_every_stage_and_the_bar_of_the_current_one():
         assert "quantizing" not in shown()
         assert "12.3 s" in shown()
     assert "checkpoint" in console.file.getvalue()
+
+
+def test_a_summary_without_figures():
+    """A release whose answers are all NaN has no KL; what was found is shown all the same."""
+    console = Console(file=io.StringIO(), width=100)
+    found = dict.fromkeys(("agreement", "kl", "accuracy", "accuracy_reference"))
+    _summary(Output(console=console), {**found, "headline": "No.", "questions": 3, "reference_bytes": 4, "bytes": 2})
+    assert "KL(BF16 ‖ release)   –" in console.file.getvalue()
+    assert "(50%)" in console.file.getvalue()
 
 
 def test_quiet_shows_nothing(capsys):
