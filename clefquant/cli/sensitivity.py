@@ -58,7 +58,7 @@ def sensitivity(
         str | None,
         typer.Option("--ray", help="Spread probes over Ray: auto, or a cluster's address.", show_default=False),
     ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Discard finished probes in --out.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard what an earlier run left in --out.")] = False,
     cost_only: Annotated[
         bool,
         typer.Option("--measure-cost", help="Only time each unit's matrix products in each format on this device."),

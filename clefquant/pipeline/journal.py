@@ -60,7 +60,7 @@ class Journal:
         """Do ``work`` into ``out/name`` unless it was done from the same ``inputs``; its result (JSON) is kept.
 
         ``keeps_partial``: the stage's own folder holds resumable work that survives an interruption (not a changed
-        input).
+        input, nor a stage that is forced, which loses its hidden unfinished folders too).
         """
         target = self.out / name
         hashes = {field: sha256_json(value) for field, value in inputs.items()}
@@ -71,10 +71,12 @@ class Journal:
             result: dict[str, Any] = known["result"]
             return result
         same_start = known.get("inputs") == hashes and not known["done"]
-        if target.exists() and not (keeps_partial and same_start):
+        if target.exists() and (not (keeps_partial and same_start) or name in self._forced):
             self._stages.pop(name, None)
             self._write()  # first: half a folder must not be taken for a done one, nor for the start of this one
             shutil.rmtree(target)
+        for half_done in self.out.glob(f".{name}.*") if name in self._forced else ():  # what the stage would go on with
+            shutil.rmtree(half_done) if half_done.is_dir() else half_done.unlink()
         self._stages[name] = {"inputs": hashes, "done": False}
         self._write()
         self.watch.started(name, why)
@@ -100,11 +102,11 @@ class Journal:
         before = known.get("inputs", {})
         if changed := [field for field in {**before, **hashes} if before.get(field) != hashes.get(field)]:
             return f"{', '.join(changed)} changed"
+        if name in self._forced:
+            return "asked for"
         if not known["done"]:
             return "was interrupted"
-        if not target.exists():
-            return "its folder is gone"
-        return "asked for" if name in self._forced else None
+        return None if target.exists() else "its folder is gone"
 
     def _write(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)

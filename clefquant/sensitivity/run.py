@@ -82,7 +82,7 @@ def run_sensitivity(
     first slow step.
     """
     names = checked_formats(release, formats)
-    cost = known_cost(release, names, budget, out / COST_FILE, progress)
+    cost = known_cost(release, names, budget, None if restart else out / COST_FILE, progress)
     check_request(release, names, budget, constraints, cost)
     if ray_address:
         connect(ray_address)
@@ -140,11 +140,13 @@ def _written(out: Path, table: SensitivityTable, selection: Selection, cost: Cos
     return Outcome(table, selection, layout, {**{name: out / file for name, file in files.items()}, **pictures})
 
 
-def known_cost(release: Release, formats: Sequence[str], budget: str, file: Path, progress: Progress) -> Cost | None:
+def known_cost(
+    release: Release, formats: Sequence[str], budget: str, file: Path | None, progress: Progress
+) -> Cost | None:
     """What a ``time=`` budget is counted by: of this device, from ``file`` when it is there, else measured now."""
     if parse_budget(budget).kind not in ("time", "milliseconds"):
         return None
-    if file.is_file():
+    if file is not None and file.is_file():
         found = read_cost(file)
         same = found.origin["parents"] == {"model": release.fingerprint} and found.device == device_name()
         if same and set(formats) <= set(found.kernels):

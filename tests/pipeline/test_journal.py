@@ -115,6 +115,23 @@ def test_a_folder_that_was_half_discarded_is_never_taken_for_anything(tmp_path, 
     assert again.watch[0] == ("started", "a", "not done yet")
 
 
+def test_a_forced_stage_goes_on_with_nothing(tmp_path):
+    """Neither in its own folder nor in the hidden ones beside it, where sets and checkpoints grow."""
+
+    def interrupted(target):
+        for folder in (target, tmp_path / ".a.building", tmp_path / ".b.building"):
+            folder.mkdir()
+            (folder / "half").write_text("work")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _journal(tmp_path).stage("a", {"x": 1}, interrupted, keeps_partial=True)
+    journal = _journal(tmp_path, ("a",))
+    journal.stage("a", {"x": 1}, _write([]), keeps_partial=True)
+    assert journal.watch[0] == ("started", "a", "asked for")
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("half")] == [".b.building/half"]
+
+
 def test_what_run_json_tells(tmp_path):
     _journal(tmp_path).stage("a", {"x": 1}, _write([]))
     value = json.loads((tmp_path / "run.json").read_text())

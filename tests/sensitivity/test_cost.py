@@ -12,10 +12,11 @@ from clefquant.recipes.formats import FORMATS, find_format
 from clefquant.release.units import Linear, Unit
 from clefquant.sensitivity.budget import parse_budget
 from clefquant.sensitivity.candidates import candidates
-from clefquant.sensitivity.cost import Cost, measure_cost, read_cost
+from clefquant.sensitivity.cost import Cost, device_name, measure_cost, read_cost
 from clefquant.sensitivity.frontier import pareto_frontier
 from clefquant.sensitivity.plan import NO_CONSTRAINTS, plan, planning_options
 from clefquant.sensitivity.products import product
+from clefquant.sensitivity.run import run_sensitivity
 from clefquant.sensitivity.sizing import sizing
 
 SPEED = {"bf16": 1.0, "fp8": 0.55, "nvfp4": 1.2, "mxfp4": 0.4}
@@ -101,6 +102,22 @@ def test_without_times_the_message_says_how_to_get_them(table, cost):
     )
     with pytest.raises(InputError, match=r"has no time of layers\.0\.\S+ in mxfp4, nvfp4"):
         plan(table, "time=0.7x", cost=partial)
+
+
+def test_restart_measures_times_anew(tiny, table, tmp_path: Path, cost, monkeypatch):
+    origin = {"parents": {"model": tiny.fingerprint}}
+    kept = cost.model_copy(update={"origin": origin, "device": device_name(), "kernels": {"fp8": "a kernel"}})
+    kept.write(tmp_path / "cost.json")
+
+    def measured(*_, **__):
+        raise InterruptedError
+
+    monkeypatch.setattr("clefquant.sensitivity.run.measure_cost", measured)
+    arguments = (tiny, tmp_path / "none", tmp_path / "none", ["fp8"], "time=0.7x", tmp_path)
+    with pytest.raises(InputError, match="none"):  # past the times, at the sets
+        run_sensitivity(*arguments)
+    with pytest.raises(InterruptedError):
+        run_sensitivity(*arguments, restart=True)
 
 
 def test_other_files_are_no_cost_table(tmp_path: Path, cost):
