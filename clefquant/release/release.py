@@ -11,6 +11,7 @@ from typing import Any
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.release import headers
 from clefquant.release.artefact import sha256_file, sha256_json
+from clefquant.release.cache import storing
 from clefquant.release.headers import TensorInfo
 from clefquant.release.scan import Scan, scan
 from clefquant.release.units import Unit, find_units
@@ -139,7 +140,8 @@ def _download(hub_id: str) -> Path:
     )
 
     try:
-        return Path(snapshot_download(hub_id))
+        with storing(hub_id):
+            return Path(snapshot_download(hub_id))
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise InputError(
             f"there is no folder {hub_id} here and no such model on the Hub (or it is private and no token is set). "

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from clefquant.calibration.source_config import HubSource
 from clefquant.errors import InputError, PrerequisiteError
+from clefquant.release.cache import not_stored
 
 CONVERTED = "refs/convert/parquet"
 
@@ -95,6 +96,8 @@ def _download(source: HubSource) -> Located:
         cached = _cached(source, revisions)
         if cached is not None:
             return cached
+        if told := not_stored(f"{source.name}: {source.dataset}", error):
+            raise told from error
         raise PrerequisiteError(
             f"{source.name}: {source.dataset} is not in the Hub cache and the Hub cannot be reached "
             f"({str(error).rstrip('. ')}). "

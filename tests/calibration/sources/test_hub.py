@@ -201,3 +201,10 @@ def test_a_script_is_never_run(hub: str, tmp_path: Path) -> None:
 
 def test_no_such_data_set(hub: str, tmp_path: Path) -> None:
     assert ask("org/none", hub, tmp_path).startswith("InputError s: there is no data set org/none on the Hub")
+
+
+def test_a_cache_that_cannot_be_written(hub: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said = ask("org/good", hub, tmp_path / "file" / "home")
+    assert said.startswith("PrerequisiteError s: org/good cannot be stored at /")
+    assert said.endswith("Not a directory. Set HF_HOME to a folder with space that can be written.")
