@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from clefquant import __version__
-from clefquant.export.audit.folder import PROBE_FILE, TABLES_FILE
+from clefquant.export.audit.folder import PROBE_FILE
 from clefquant.export.figures import Figures
 from clefquant.export.parts import FORMAT_TITLES, format_note, layout_parts
 from clefquant.export.plugin import PLUGIN_FOLDER, plugin_version
 from clefquant.recipes.formats import BF16, find_format
 from clefquant.release.artefact import read_json
 from clefquant.release.headers import TensorInfo
+from clefquant.release.release import TABLES_FILE
 
 CARD_FILE = "README.md"
 CONFIG_FILE = "clefquant.yaml"

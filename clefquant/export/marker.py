@@ -8,8 +8,7 @@ import json
 import re
 
 from clefquant.errors import InputError
-from clefquant.export.audit.folder import MARKER
-from clefquant.release.release import HEAD_CONFIG_FILE
+from clefquant.release.release import HEAD_CONFIG_FILE, MARKER
 
 #: The first clef-vllm that reads int8 tables.
 MINIMUM_PLUGIN = "0.1.0"

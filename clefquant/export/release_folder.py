@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clefquant.errors import InputError
-from clefquant.export.audit.folder import HEAD_FOLDER, PROBE_FILE
+from clefquant.export.audit.folder import PROBE_FILE
 from clefquant.export.audit.fused import fused_findings
 from clefquant.export.card import CARD_FILE, CONFIG_FILE, FACTS_FILE, HUB_ID, card_facts, render_card
 from clefquant.export.plugin import PLUGIN_FOLDER, copy_plugin, plugin_source
@@ -14,7 +14,7 @@ from clefquant.export.sums import SUMS_FILE, sums_sha256, write_sums
 from clefquant.export.verified import REPORT_FILE, VERIFIED_FILE, complete_card, read_sums
 from clefquant.progress import SILENT, Progress
 from clefquant.release.artefact import check_new_folder, new_folder, read_json, write_json, write_text
-from clefquant.release.release import Release, open_release
+from clefquant.release.release import HEAD_FOLDER, Release, open_release
 from clefquant.release.shards import check_space, copy_side_files, write_shards
 
 DEFAULT_SHARD_BYTES = 5 * 10**9

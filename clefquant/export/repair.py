@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from clefquant.errors import CheckFailed, InputError
 from clefquant.export.audit import audit
 from clefquant.export.audit.files import check_sums
-from clefquant.export.audit.folder import TABLES_FILE, AuditFolder, read_folder
+from clefquant.export.audit.folder import AuditFolder, read_folder
 from clefquant.export.audit.index import SINGLE_FILE
 from clefquant.export.card import CARD_FILE, FACTS_FILE, render_card
 from clefquant.export.repair_files import new_sums, side_files, written_out
@@ -16,6 +16,7 @@ from clefquant.export.sums import SUMS_FILE
 from clefquant.progress import SILENT, Progress
 from clefquant.release.artefact import check_new_folder, new_folder, sha256_file, write_text
 from clefquant.release.headers import TensorInfo, read_backbone
+from clefquant.release.release import TABLES_FILE
 from clefquant.release.shards import check_space, shard_names, write_index
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from clefquant.errors import InputError
-from clefquant.export.audit.folder import HEAD_FOLDER, MARKER, AuditFolder
+from clefquant.export.audit.folder import AuditFolder
 from clefquant.export.audit.quantization import inferred_format
 from clefquant.export.audit.schemes import COMPRESSED, QUARK
 from clefquant.export.marker import add_marker
 from clefquant.export.sums import SUMS_FILE, release_files, write_sums
 from clefquant.export.verified import REPORT_FILE, VERIFIED_FILE, read_sums
 from clefquant.release.artefact import sha256_file, write_json, write_text
-from clefquant.release.release import HEAD_CONFIG_FILE, INDEX_FILE
+from clefquant.release.release import HEAD_CONFIG_FILE, HEAD_FOLDER, INDEX_FILE, MARKER
 
 
 def side_files(folder: AuditFolder, work: Path, shards: set[str], dropped: set[str], actions: list[str]) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clefquant.errors import InputError
-from clefquant.export.audit.folder import HEAD_FOLDER, TABLES_FILE
 from clefquant.export.audit.shapes import EMBEDDING, LM_HEAD, tied
 from clefquant.export.card import CARD_FILE, FACTS_FILE, render_card
 from clefquant.export.marker import MINIMUM_PLUGIN, add_marker, remove_marker
@@ -21,7 +20,7 @@ from clefquant.export.verified import REPORT_FILE, VERIFIED_FILE
 from clefquant.progress import SILENT, Progress, Task
 from clefquant.release.artefact import write_json, write_text
 from clefquant.release.headers import TensorInfo, read_header
-from clefquant.release.release import HEAD_CONFIG_FILE, INDEX_FILE, Release, open_release
+from clefquant.release.release import HEAD_CONFIG_FILE, HEAD_FOLDER, INDEX_FILE, TABLES_FILE, Release, open_release
 from clefquant.release.shards import check_space, copy_shard, shard_names, write_index
 
 TABLES = {"embed_tokens": EMBEDDING, "lm_head": LM_HEAD}

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from clefquant.errors import CheckFailed, InputError
-from clefquant.export.audit.folder import TABLES_FILE
 from clefquant.export.card import CARD_FILE, render_card
 from clefquant.export.figures import RELEASE_KEY, report_figures
 from clefquant.export.sums import SUMS_FILE, parse_sums, sums_sha256, write_sums
 from clefquant.release.artefact import write_json, write_text
 from clefquant.release.headers import read_backbone
-from clefquant.release.release import open_release
+from clefquant.release.release import TABLES_FILE, open_release
 from clefquant.verify.stored_report import read_report
 
 VERIFIED_FILE = "clefquant_verified.json"

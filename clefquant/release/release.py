@@ -21,6 +21,10 @@ CODE_FILE = "joint_schema_model.py"
 HEAD_FILE = "joint_head.safetensors"
 HEAD_CONFIG_FILE = "joint_head_config.json"
 INDEX_FILE = "model.safetensors.index.json"
+HEAD_FOLDER = "clef_head"
+TABLES_FILE = f"{HEAD_FOLDER}/tables_int8.safetensors"
+#: Key of the head's configuration that stops readers which do not know the int8 tables.
+MARKER = "requires_clef_vllm"
 NANO = "nano"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 

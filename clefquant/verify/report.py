@@ -7,7 +7,7 @@ import numpy as np
 
 from clefquant.calibration.stored import StoredRecord, StoredSet
 from clefquant.release.artefact import provenance, read_json, sha256_file
-from clefquant.release.release import HEAD_FILE, Release
+from clefquant.release.release import HEAD_FILE, TABLES_FILE, Release
 from clefquant.verify.answers import Answer, AnswerFile
 from clefquant.verify.backends import Candidate
 from clefquant.verify.gates import GateFile, judge
@@ -17,7 +17,6 @@ from clefquant.verify.paired import paired_accuracy
 from clefquant.verify.plot_data import kl_histogram, reliability
 from clefquant.verify.reference import ONE_AT_A_TIME, OTHER_BATCHING
 from clefquant.verify.stored_report import KIND, SCHEMA_VERSION
-from clefquant.verify.stored_weights import TABLES_FILE
 from clefquant.verify.tables import Row, all_tables, row
 from clefquant.verify.verdict import verdict
 from clefquant.verify.worst import worst_questions

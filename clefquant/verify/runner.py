@@ -14,12 +14,11 @@ import torch
 from clefquant.errors import InputError
 from clefquant.release.artefact import package_versions, sha256_file
 from clefquant.release.load import LoadedRelease, load_release
-from clefquant.release.release import Release, open_release
+from clefquant.release.release import TABLES_FILE, Release, open_release
 from clefquant.verify.answers import Answer
 from clefquant.verify.chunks import Chunk, Runner, answer_records, in_this_process
 from clefquant.verify.cluster import Packed, Task, hand_out, packed, unpacked
 from clefquant.verify.simulated import load_simulated
-from clefquant.verify.stored_weights import TABLES_FILE
 
 
 def release_runner(release: Release, device: torch.device, ray: str | None, *, simulate: bool) -> Runner:

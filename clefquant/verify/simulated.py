@@ -24,8 +24,8 @@ from clefquant.quantize.simulate import InputRounding
 from clefquant.release.code import release_code
 from clefquant.release.headers import TensorInfo
 from clefquant.release.load import LoadedRelease, default_device, default_dtype, empty_backbone
-from clefquant.release.release import HEAD_CONFIG_FILE, HEAD_FILE, Release, open_release
-from clefquant.verify.stored_weights import MARKER, int8_tables, schemes_of, stored_weight
+from clefquant.release.release import HEAD_CONFIG_FILE, HEAD_FILE, MARKER, Release, open_release
+from clefquant.verify.stored_weights import int8_tables, schemes_of, stored_weight
 
 _UNUSED_PREFIX = "mtp."  # next-token heads: in some backbones, in no decision model
 

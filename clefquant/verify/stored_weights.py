@@ -1,7 +1,6 @@
 """What a quantized folder stores, dequantized: linears by compressed-tensors' decompressors, tables from int8 rows."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,10 +9,8 @@ from clefquant.errors import InputError
 from clefquant.quantize.model import read_tensor
 from clefquant.quantize.unit import dequantize
 from clefquant.release.headers import read_header
-from clefquant.release.release import Release
+from clefquant.release.release import TABLES_FILE, Release
 
-TABLES_FILE = Path("clef_head/tables_int8.safetensors")
-MARKER = "requires_clef_vllm"
 #: Table name in that file to the module it stands for.
 TABLE_MODULES = {"embed_tokens": "model.language_model.embed_tokens", "lm_head": "lm_head"}
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from clefquant.export.audit.decode import E2M1, floats
 from clefquant.export.audit.finding import Finding, error, warning
-from clefquant.export.audit.folder import TABLES_FILE, AuditFolder
+from clefquant.export.audit.folder import AuditFolder
 from clefquant.export.audit.index import fits
 from clefquant.progress import Task
 from clefquant.release.headers import TensorInfo
+from clefquant.release.release import TABLES_FILE
 
 _BLOCK_BYTES = 8 << 20
 _AGAIN = "quantize again; a dead module needs calibration records that reach it"

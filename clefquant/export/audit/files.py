@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from clefquant.export.audit.finding import Finding, error, info, warning
-from clefquant.export.audit.folder import HEAD_FOLDER, POINTER, AuditFolder
+from clefquant.export.audit.folder import POINTER, AuditFolder
 from clefquant.export.sums import SUMS_FILE, parse_sums, release_files
 from clefquant.release.artefact import sha256_file
-from clefquant.release.release import CODE_FILE, HEAD_CONFIG_FILE, HEAD_FILE
+from clefquant.release.release import CODE_FILE, HEAD_CONFIG_FILE, HEAD_FILE, HEAD_FOLDER
 
 _AGAIN = "download the file again, or export again if the change was meant"
 _LOADED = {".safetensors", ".bin", ".pt", ".json", ".py", ".jinja"}

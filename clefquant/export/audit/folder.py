@@ -11,12 +11,9 @@ from typing import Any
 from clefquant.errors import InputError
 from clefquant.export.audit.finding import Finding, error
 from clefquant.release.headers import TensorInfo, read_header, read_weight_map
-from clefquant.release.release import CODE_FILE, HEAD_CONFIG_FILE, HEAD_FILE, INDEX_FILE
+from clefquant.release.release import CODE_FILE, HEAD_CONFIG_FILE, HEAD_FILE, HEAD_FOLDER, INDEX_FILE, TABLES_FILE
 
-HEAD_FOLDER = "clef_head"
-TABLES_FILE = f"{HEAD_FOLDER}/tables_int8.safetensors"
 PROBE_FILE = "clefquant_probe.json"
-MARKER = "requires_clef_vllm"
 #: How a Git LFS pointer begins.
 POINTER = b"version https://git-lfs"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from clefquant.export.audit.finding import Finding, error, info, warning
-from clefquant.export.audit.folder import MARKER, PROBE_FILE, TABLES_FILE, AuditFolder
+from clefquant.export.audit.folder import PROBE_FILE, AuditFolder
 from clefquant.export.audit.shapes import EMBEDDING, LM_HEAD
 from clefquant.export.plugin import PLUGIN_FOLDER, plugin_version
-from clefquant.release.release import HEAD_CONFIG_FILE
+from clefquant.release.release import HEAD_CONFIG_FILE, MARKER, TABLES_FILE
 
 #: Keyword arguments of the head; every loader passes them on, and an unknown one raises TypeError.
 HEAD_KEYS = {"hidden_size", "width", "routing_layers", "layers", "heads", "feedforward"}

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping
 
 from clefquant.export.audit.finding import Finding, error, warning
-from clefquant.export.audit.folder import TABLES_FILE, AuditFolder
+from clefquant.export.audit.folder import AuditFolder
 from clefquant.export.audit.fused import stored_tensors
 from clefquant.export.audit.schemes import QUARK, Quantization, Scheme
 from clefquant.export.audit.shapes import EMBEDDING, LM_HEAD, TEXT_NEEDED, text_shapes, tied
 from clefquant.release.headers import TensorInfo
+from clefquant.release.release import TABLES_FILE
 from clefquant.release.units import reason_kept
 
 _AGAIN = "quantize again"
