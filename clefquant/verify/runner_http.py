@@ -135,7 +135,7 @@ def _object(content: bytes) -> dict[str, Any]:
 
 def _first_line(path: Path) -> str:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # editors on Windows put a mark before the first key
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as a file of API keys: {error}") from error
     for line in map(str.strip, lines):

@@ -169,11 +169,12 @@ def test_a_server_that_is_not_ready(stored):
 
 def test_a_server_that_wants_a_key(stored, tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text("# of the test\n\nsecret \n")
-    with Server(good, key="secret") as server:
-        assert answer_over_http(server.url, stored, SILENT, keys).answers
-        with pytest.raises(InputError, match=r"wants a key.*--api-key-file"):
-            answer_over_http(server.url, stored, SILENT)
+    for text in (b"# of the test\n\nsecret \n", b"\xef\xbb\xbfsecret\r\n"):
+        keys.write_bytes(text)
+        with Server(good, key="secret") as server:
+            assert answer_over_http(server.url, stored, SILENT, keys).answers
+    with Server(good, key="secret") as server, pytest.raises(InputError, match=r"wants a key.*--api-key-file"):
+        answer_over_http(server.url, stored, SILENT)
     keys.write_text("# none\n")
     with pytest.raises(InputError, match="holds no key"):
         answer_over_http("http://127.0.0.1:9", stored, SILENT, keys)

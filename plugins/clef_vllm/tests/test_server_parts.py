@@ -131,6 +131,8 @@ def test_keys_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# team a\nfirst\n\n second \n")
     assert read_keys(file) == ["first", "second"]
+    file.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\r\n")
+    assert read_keys(file) == ["first", "second"]
     file.write_text("# none\n")
     with pytest.raises(ValueError, match="holds no key"):
         read_keys(file)

@@ -100,7 +100,8 @@ def read_keys(path: Path | None) -> list[str]:
     """Keys of a file, one a line; empty lines and lines that begin with # do not count. ValueError if none."""
     if path is None:
         return []
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    # editors on Windows put a mark before the first key
+    lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         raise ValueError(f"{path} holds no key; write one a line, or leave --api-key-file out")
