@@ -21,7 +21,7 @@ def doctor(context: typer.Context) -> None:
     for fact in facts:
         mark, style = {True: ("ok", "green"), False: ("no", "red"), None: ("  ", "")}[fact.ok]
         line = f"  {fact.name:<20}{fact.found}" + (f"  → {fact.remedy}" if fact.remedy else "")
-        output.say(Text(mark, style) + Text(line))
+        output.say(Text.assemble((mark, style), line))
     output.done({"facts": [fact._asdict() for fact in facts]})
     if wrong := [fact for fact in facts if fact.ok is False]:
         raise PrerequisiteError(
