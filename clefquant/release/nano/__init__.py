@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from clefquant import __version__
-from clefquant.errors import PrerequisiteError
+from clefquant.errors import InputError, PrerequisiteError
 from clefquant.release.artefact import new_folder, sha256_file
 
 BUNDLED = Path(__file__).parent
@@ -38,20 +38,18 @@ def cached_nano() -> Path:
     name = f"nano-{__version__}-{stamp}"
     for root in _cache_roots():
         folder = root / "clefquant" / name
-        if (folder / _code_file().name).is_file():
-            return folder
-        if os.access(_existing_parent(root), os.W_OK):
-            return write_nano(folder)
+        if not (folder / _code_file().name).is_file():
+            try:
+                write_nano(folder)
+            except (InputError, OSError):  # a read-only home, a full disk: the next one
+                continue
+        return folder
     raise PrerequisiteError("no writable cache folder for nano; set XDG_CACHE_HOME to one.")
 
 
 def _cache_roots() -> tuple[Path, ...]:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home, Path(tempfile.gettempdir()) / f"clefquant-{os.getuid()}"
-
-
-def _existing_parent(path: Path) -> Path:
-    return path if path.exists() else _existing_parent(path.parent)
 
 
 def _code_file() -> Path:
