@@ -26,13 +26,13 @@ class CsvFile:
         return sum(1 for _ in self.read())
 
     def read(self, wanted: Collection[int] | None = None) -> Iterator[Row]:
-        """Each row, placed by the line it ends on (a quoted cell may span lines)."""
+        """Each row, placed by the line it ends on (a quoted cell may span lines). InputError for a broken header."""
         csv.field_size_limit(sys.maxsize)
         faults: list[str] = []
         reader = csv.reader(
             self._lines(faults), delimiter="\t" if self.path.suffix.lower() == ".tsv" else ",", strict=True
         )
-        header, position = next(reader, []), -1
+        header, position = self._header(reader, faults), -1
         while True:
             fault: str | None = None
             try:
@@ -50,6 +50,17 @@ class CsvFile:
             if wanted is None or position in wanted:
                 value = None if fault else dict(zip(header, cells, strict=True))
                 yield Row(f"{self.path.name} line {reader.line_num}", value, fault)
+
+    def _header(self, reader: Iterator[list[str]], faults: list[str]) -> list[str]:
+        """Names of the columns. InputError when they cannot be read: then no row can."""
+        try:
+            header = next(reader, [])
+        except csv.Error as error:
+            faults.append(f"not CSV: {error}")
+            header = []
+        if faults:
+            raise InputError(f"{self.path}: its header line: {faults[0]}.")
+        return header
 
     def _lines(self, faults: list[str]) -> Iterator[str]:
         with self.path.open("rb") as file:

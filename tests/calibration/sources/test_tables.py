@@ -35,6 +35,20 @@ def test_csv_with_an_open_quote_ends(tmp_path: Path) -> None:
     assert "not CSV" in (rows[1].fault or "")
 
 
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("text,label\na,1\n".encode("utf-16"), r"in\.csv: its header line: byte 0xff at offset 0 is not UTF-8; save"),
+        ("gr\xf6\xdfe,label\na,1\n".encode("cp1252"), "its header line: byte 0xf6 at offset 2 is not UTF-8"),
+        (b"text,label\ra,1\r", "its header line: not CSV: new-line character seen"),
+    ],
+)
+def test_a_header_that_cannot_be_read(tmp_path: Path, data: bytes, reason: str) -> None:
+    (tmp_path / "in.csv").write_bytes(data)
+    with pytest.raises(InputError, match=reason):
+        list(CsvFile(tmp_path / "in.csv").read())
+
+
 def test_parquet_reads_only_row_groups_that_are_wanted(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     pq.write_table(pa.table({"n": list(range(1000))}), path, row_group_size=100)
