@@ -11,7 +11,6 @@ from clefquant.calibration.mixture import load_mixture
 from clefquant.calibration.stored import StoredSet, open_set
 from clefquant.errors import CheckFailed, InputError
 from clefquant.export.audit import audit, has_errors
-from clefquant.export.audit.folder import TABLES_FILE
 from clefquant.export.release_folder import export_release
 from clefquant.export.replace import settle
 from clefquant.export.tables import shrink_tables
@@ -24,7 +23,7 @@ from clefquant.quantize.calibrated import chosen_layout, quantize
 from clefquant.recipes.layout import Layout, read_layout
 from clefquant.release.artefact import sha256_file, write_json
 from clefquant.release.code import release_code
-from clefquant.release.release import Release, open_release
+from clefquant.release.release import TABLES_FILE, Release, open_release
 from clefquant.release.shards import parse_size
 from clefquant.sensitivity.plan import Constraints
 from clefquant.sensitivity.run import STATISTICS_FILE, run_sensitivity

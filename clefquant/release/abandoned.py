@@ -26,7 +26,7 @@ def in_use(made: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(folder: Path, pattern: str) -> None:
-    """Remove files and folders in ``folder`` that a killed process had :func:`in_use`; ``pattern`` ends in the suffix."""
+    """Remove what a killed process had :func:`in_use` in ``folder``; ``pattern`` ends in the suffix."""
     for left in folder.glob(pattern):
         with suppress(OSError):
             held = os.open(left, os.O_RDONLY)
