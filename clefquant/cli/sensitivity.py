@@ -1,5 +1,6 @@
 """``clefquant sensitivity``: which units can be made smaller, and the layout that spends a budget best."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -109,7 +110,11 @@ def sensitivity(
     if kl is not None:
         output.say(f"KL {kl.value:.2e} ± {kl.error or 0:.1e} on held-out records (predicted {predicted:.2e})")
     following = ("--model", model, "--layout", outcome.files["layout"], "--calibration", calibration)
-    rounding = [text for name, value in outcome.table.rounding.items() for text in (f"--{name}", value)]
+    used = asdict(Scales(nvfp4_scales, mxfp4_scales).used(outcome.layout.units.values()))
+    rounding = [
+        text for name, value in outcome.table.rounding.items() if used.get(name.removesuffix("-scales"), value) == value
+        for text in (f"--{name}", value)
+    ]  # fmt: skip
     output.done(
         {**outcome.layout.model_dump(), "failed_probes": len(outcome.table.failed), "within": outcome.selection.within},
         wrote=outcome.files,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from clefquant.errors import InputError
+from clefquant.quantize.scales import Scales
 from clefquant.recipes.awq import SMOOTHED
 from clefquant.recipes.formats import BF16, find_format
 from clefquant.release.shards import parse_size
@@ -89,7 +90,12 @@ class RunConfig(_Section):
     plan: PlanConfig | None = None
     """Sweep every unit's sensitivity and plan a layout."""
     algorithm: Literal["rtn", "gptq", "awq", "awq-mlp"] = "rtn"
-    """How weights are rounded: to nearest, by GPTQ, or to nearest after AWQ's scaling (of all units or of MLPs)."""
+    """How weights are rounded: to nearest, by GPTQ, or to nearest after AWQ's scaling (of all units or of MLPs). A
+    plan's sweep rounds in the same way; with AWQ, whose scaling is not a unit's own, it probes rounding to nearest."""
+    nvfp4_scales: Literal["max", "four-over-six"] = "max"
+    """How the block scales of nvfp4 and nvfp4a16 units are chosen."""
+    mxfp4_scales: Literal["even", "floor", "ceil", "least-error"] = "even"
+    """How the block scales of mxfp4 and mxfp4a16 units are chosen."""
     tables: Literal["bf16", "int8"] = "bf16"
     """How the embedding and lm_head tables are stored. Only the bundled plugin reads int8 ones."""
     max_shard_size: Annotated[str, _checked(parse_size)] = "5GB"
@@ -106,7 +112,18 @@ class RunConfig(_Section):
             raise ValueError(f"calibration is missing; {reason} needs it")
         if self.scheme is not None and self.algorithm in SMOOTHED and not find_format(self.scheme).four_bit:
             raise ValueError(f"algorithm {self.algorithm} scales units of 4 bits; {self.scheme} has more")
+        if self.scheme is not None or self.plan is not None:
+            formats = [self.scheme] if self.scheme else self.plan.formats if self.plan else []
+            try:
+                self.scales.check(map(str, formats))
+            except InputError as error:
+                raise ValueError(str(error).replace("--", "").replace("-scales", "_scales")) from error
         return self
+
+    @property
+    def scales(self) -> Scales:
+        """The choices of block scales, as the quantizer wants them."""
+        return Scales(self.nvfp4_scales, self.mxfp4_scales)
 
     def _calibrates(self) -> str | None:
         """What of this configuration needs calibration records."""

@@ -1,7 +1,7 @@
 """The stages of ``clefquant run`` in order: each is one public function of the library on the folders of the run."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -20,6 +20,7 @@ from clefquant.pipeline.journal import Journal, Watch
 from clefquant.pipeline.probe import make_probe
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.calibrated import chosen_layout, quantize
+from clefquant.recipes.awq import SMOOTHED
 from clefquant.recipes.layout import Layout, read_layout
 from clefquant.release.artefact import sha256_file, write_json
 from clefquant.release.code import release_code
@@ -91,13 +92,15 @@ class Flow:
             "calibration": self._prints("calibration"),
             "selection": self._prints("selection"),
             "plan": plan.model_dump(mode="json", exclude={"selection"}),
+            "algorithm": self._probed_by,
+            "scales": asdict(self.config.scales),
         }
 
         def work(target: Path) -> dict[str, Any]:
             outcome = run_sensitivity(
                 self.release, self.out / "calibration", self.out / "selection", plan.formats, plan.budget, target,
-                constraints=Constraints(pin=dict(plan.pin), forbid=plan.forbid),
-                candidates=plan.candidates, progress=self.progress,
+                constraints=Constraints(pin=dict(plan.pin), forbid=plan.forbid), algorithm=self._probed_by,
+                scales=self.config.scales, candidates=plan.candidates, progress=self.progress,
             )  # fmt: skip
             return {"layout": str(outcome.files["layout"]), "formats": list(outcome.layout.formats())}
 
@@ -105,11 +108,13 @@ class Flow:
 
     def _checkpoint(self) -> dict[str, Any]:
         layout = self._layout()
+        scales = self.config.scales.used(layout.units.values()) if self.config.plan else self.config.scales
         inputs = {
             "model": self.release.fingerprint,
             "calibration": self._prints("calibration") if self._calibration_set else None,
             "layout": layout.units,
             "algorithm": self.config.algorithm,
+            "scales": asdict(scales),
             "tables": self.config.tables,
         }
 
@@ -117,7 +122,7 @@ class Flow:
             settle(target)
             if not target.exists():  # it appears whole
                 quantize(
-                    self.release, layout, self._calibration_set, target, algorithm=self.config.algorithm,
+                    self.release, layout, self._calibration_set, target, algorithm=self.config.algorithm, scales=scales,
                     earlier=self.out / "sensitivity" / STATISTICS_FILE, progress=self.progress,
                 )  # fmt: skip
             if self.config.tables == "int8" and not (target / TABLES_FILE).exists():
@@ -184,6 +189,11 @@ class Flow:
     def _plan(self) -> PlanConfig:
         assert self.config.plan is not None
         return self.config.plan
+
+    @property
+    def _probed_by(self) -> str:
+        """How the sweep rounds. AWQ's scales are shared by a layer's units, so there is no probing one unit by it."""
+        return "rtn" if self.config.algorithm in SMOOTHED else self.config.algorithm
 
     @property
     def _calibration_set(self) -> Path | None:

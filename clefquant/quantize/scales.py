@@ -18,7 +18,7 @@ of ours (:mod:`clefquant.quantize.observers`), so that every algorithm uses them
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clefquant.errors import InputError
 from clefquant.recipes.formats import Format, find_format
@@ -52,13 +52,20 @@ class Scales:
 
     def check(self, formats: Iterable[str]) -> None:
         """InputError when a choice is made for a family that none of the ``formats`` in use belongs to."""
+        for family in self._without_units(formats):
+            raise InputError(
+                f"--{family}-scales {getattr(self, family)} was asked for, but no unit is {family} or "
+                f"{family}a16; leave it out or choose such a format."
+            )
+
+    def used(self, formats: Iterable[str]) -> "Scales":
+        """Without the choices for families that none of the ``formats`` belongs to: what a planned layout needs."""
+        return replace(self, **{family: CHOICES[family][0] for family in self._without_units(formats)})
+
+    def _without_units(self, formats: Iterable[str]) -> list[str]:
+        """Families with a choice of their own that none of the ``formats`` in use belongs to."""
         used = {_FAMILIES.get(find_format(name).ct_format) for name in formats}
-        for family, allowed in CHOICES.items():
-            if getattr(self, family) != allowed[0] and family not in used:
-                raise InputError(
-                    f"--{family}-scales {getattr(self, family)} was asked for, but no unit is {family} or "
-                    f"{family}a16; leave it out or choose such a format."
-                )
+        return [name for name, usual in CHOICES.items() if getattr(self, name) != usual[0] and name not in used]
 
 
 DEFAULT_SCALES = Scales()

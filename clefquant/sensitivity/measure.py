@@ -46,11 +46,16 @@ class Measurer:
     def __post_init__(self) -> None:
         self._quantizer = Quantizer(self.loaded, self.input_amax, self.rounding)
 
+    def in_order(self, records: Sequence[StoredRecord]) -> tuple[StoredRecord, ...]:
+        """The records as their sums lie in an entry of :meth:`measure`."""
+        shards = make_shards(records, self.batch_tokens, self.shard_tokens)
+        return tuple(record for shard in shards for record in shard.records)
+
     def measure(self, layouts: Sequence[Mapping[str, str]], records: Sequence[StoredRecord], title: str) -> list[Entry]:
         """One entry per layout (``unit`` empty, ``format`` ``layout``): its metrics on ``records``."""
         shards = make_shards(records, self.batch_tokens, self.shard_tokens)
         keys = Keys.of(self.loaded)
-        questions = Questions(tuple(record for shard in shards for record in shard.records))
+        questions = Questions(self.in_order(records))
         with self.progress.task(title, len(layouts) + 1, "layouts") as task:
             before = [reference_probe(self.store, self.loaded, keys, shard) for shard in shards]
             task.advance()

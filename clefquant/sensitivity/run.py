@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clefquant.calibration.stored import StoredSet, open_set
+from clefquant.errors import InputError
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.quantize.statistics import KIND, SCHEMA_VERSION, collect_statistics, read_earlier, write_statistics
@@ -82,6 +83,12 @@ def run_sensitivity(
     first slow step.
     """
     names = checked_formats(release, formats)
+    scales.check(names)
+    if metric == "fisher" and (algorithm != "rtn" or scales != DEFAULT_SCALES or adaptive or ray_address):
+        raise InputError(
+            "the fisher estimate is of rounding to nearest with the usual block scales, by one backward pass: leave "
+            "out the algorithm, the scales, adaptive and Ray, or use the measured metric."
+        )
     cost = known_cost(release, names, budget, None if restart else out / COST_FILE, progress)
     check_request(release, names, budget, constraints, cost)
     if ray_address:

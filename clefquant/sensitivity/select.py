@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from clefquant.calibration.stored import StoredRecord
+from clefquant.errors import CheckFailed
 from clefquant.sensitivity.budget import parse_budget
 from clefquant.sensitivity.candidates import candidates
 from clefquant.sensitivity.cost import Cost
@@ -55,7 +55,8 @@ def select(
     chosen, within = choose(plans, measured, budget)
     layout = plans[chosen].units
     (held_out,) = measurer.measure([layout], parts.held_out, "honest figure")
-    (swept,) = measurer.measure([layout], _in_order(parts.sweep, table), "additivity")
+    (swept,) = measurer.measure([layout], parts.sweep, "additivity")
+    swept_ids = [record.record_id for record in measurer.in_order(parts.sweep)]
     return Selection(
         budget=budget,
         chosen=chosen,
@@ -73,18 +74,26 @@ def select(
         ],
         held_out=held_out.figures,
         held_out_groups=held_out.groups,
-        residual=additivity_residual(table, layout, swept),
+        residual=additivity_residual(table, layout, swept, swept_ids),
         points=[(point.size + table.other_bytes + table.head_bytes, point.loss) for point in frontier.points],
         point_layouts=[_code(table, point.formats) for point in frontier.points],
         exact=frontier.exact,
     )
 
 
-def additivity_residual(table: SensitivityTable, layout: dict[str, str], swept: Entry) -> Figure | None:
-    """Measured minus predicted KL on the very records of the sweep, paired record by record."""
+def additivity_residual(
+    table: SensitivityTable, layout: dict[str, str], swept: Entry, ids: Sequence[str]
+) -> Figure | None:
+    """Measured minus predicted KL on the very records of the sweep, paired record by record.
+
+    ``ids``: the record of each of ``swept``'s sums; an adaptive sweep deals its records in another order.
+    """
     if swept.failed_logits:
         return None
-    mean = mean_of_sums(np.array(swept.record_kl) - table.record_losses(layout), table.questions)
+    kl = dict(zip(ids, swept.record_kl, strict=True))
+    mean = mean_of_sums(
+        np.array([kl[record] for record in table.record_ids]) - table.record_losses(layout), table.questions
+    )
     return Figure(value=mean.value, error=mean.error, questions=mean.questions)
 
 
@@ -117,11 +126,15 @@ def choose(plans: Sequence[Plan], measured: Sequence[Entry], budget: str) -> tup
 
     Among plans whose measured KL cannot be told from the best one's (paired over records), the least predicted KL
     decides: the sum over units rests on more records and more probes than the last digit of a joint measurement.
+    CheckFailed when no plan gives answers at all.
     """
     wanted = parse_budget(budget)
     usable = [index for index, entry in enumerate(measured) if not entry.failed_logits]
     if not usable:
-        return 0, False
+        raise CheckFailed(
+            f"none of the {len(plans)} layouts measured gives finite answers; the table lists the units that fail "
+            "alone. Forbid their formats with --forbid, or pin these units to bf16 with --pin."
+        )
     if wanted.kind == "kl":
         within = [index for index in usable if measured[index].kl <= wanted.value]
         if within:
@@ -136,12 +149,6 @@ def _clearly_above(entry: Entry, best: Entry) -> bool:
     difference = np.array(entry.record_kl) - np.array(best.record_kl)
     mean = mean_over_records(difference, np.arange(len(difference)))
     return mean.error is not None and mean.value > _CLEAR_ERRORS * mean.error
-
-
-def _in_order(records: Sequence[StoredRecord], table: SensitivityTable) -> list[StoredRecord]:
-    """The swept records again, so that their shards and per-record sums match the table's."""
-    assert sorted(record.record_id for record in records) == sorted(table.record_ids)
-    return list(records)
 
 
 def _code(table: SensitivityTable, formats: Sequence[str]) -> str:

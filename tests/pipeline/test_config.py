@@ -74,6 +74,8 @@ def test_shipped_configurations_fit_their_model(path, nano, tiny, tmp_path):
         (GOOD.replace("nano-eval", "nano-evil"), r"c.yaml:4: evaluation.mixture: there is no mixture nano-evil"),
         (GOOD + "algorithm: magic\n", r"c.yaml:6: algorithm: Input should be 'rtn', 'gptq'"),
         (GOOD + "algorithm: awq\n", "algorithm awq scales units of 4 bits; fp8 has more"),
+        (GOOD + "nvfp4_scales: best\n", r"c.yaml:6: nvfp4_scales: Input should be 'max' or 'four-over-six'"),
+        (GOOD + "mxfp4_scales: ceil\n", "mxfp4_scales ceil was asked for, but no unit is mxfp4"),
         (GOOD + "max_shard_size: huge\n", r"c.yaml:6: max_shard_size: 'huge' is not a size"),
         (GOOD + "verify:\n  gate: none.yaml\n", r"c.yaml:7: verify.gate: .* cannot be read"),
         (GOOD.replace("scheme: fp8", "layout: none.json"), r"c.yaml:5: layout: there is no file none.json"),

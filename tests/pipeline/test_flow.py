@@ -4,12 +4,14 @@ import json
 
 import pytest
 from huggingface_hub import snapshot_download
+from safetensors.torch import load_file
 
 from clefquant.errors import CheckFailed, InputError
 from clefquant.export.audit import audit, has_errors
 from clefquant.export.publish import publish
 from clefquant.pipeline.flow import STAGES, open_flow
 from clefquant.progress import SILENT
+from clefquant.quantize.scales import Scales
 from clefquant.release.artefact import sha256_file
 
 from .test_journal import Told
@@ -117,6 +119,33 @@ def test_tables_that_were_cut_off_do_not_cost_the_checkpoint(small_run, monkeypa
             run(small_run(tables="int8"), until="checkpoint")
     monkeypatch.setattr(flow, "quantize", again)
     assert run(small_run(tables="int8"), until="checkpoint") == ["checkpoint"]
+
+
+@pytest.mark.parametrize(("algorithm", "probed_by"), [("gptq", "gptq"), ("awq", "rtn")])
+def test_a_sweep_rounds_as_the_checkpoint_will(small_run, monkeypatch, algorithm, probed_by):
+    from clefquant.pipeline import flow
+
+    asked = {}
+
+    def sweep(*arguments, **options):
+        asked.update(options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(flow, "run_sensitivity", sweep)
+    plan = {"budget": "0.6x", "formats": ["fp8", "nvfp4"], "selection": {"mixture": "few.yaml", "seed": 2}}
+    with pytest.raises(KeyboardInterrupt):
+        run(small_run(scheme=None, plan=plan, algorithm=algorithm, nvfp4_scales="four-over-six"), until="sensitivity")
+    assert (asked["algorithm"], asked["scales"]) == (probed_by, Scales("four-over-six"))
+
+
+def test_block_scales_reach_the_weights(small_run, tmp_path):
+    scales = []
+    for choice in ("max", "four-over-six"):
+        run(small_run(nvfp4_scales=choice), until="checkpoint")
+        weights = load_file(tmp_path / "out" / "checkpoint" / "model.safetensors")
+        scales.append(weights["model.language_model.layers.0.mlp.down_proj.weight_scale"].float())
+    assert (scales[1] >= scales[0]).all()
+    assert (scales[1] > scales[0]).any(), "a block whose largest weight becomes 4 has a larger scale"
 
 
 def test_unknown_stages_are_refused(small_run):

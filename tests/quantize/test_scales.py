@@ -100,3 +100,10 @@ def test_bad_choices():
     with pytest.raises(InputError, match="no unit is mxfp4"):
         Scales(mxfp4="floor").check(["nvfp4", "bf16"])
     Scales(mxfp4="floor").check(["mxfp4a16", "bf16"])
+
+
+def test_choices_of_families_without_units_are_left_out_of_a_planned_layout():
+    chosen = Scales("four-over-six", "floor")
+    assert chosen.used(["fp8", "nvfp4a16", "bf16"]) == Scales("four-over-six")
+    assert chosen.used(["mxfp4", "nvfp4"]) == chosen
+    assert chosen.used(["fp8"]) == Scales()

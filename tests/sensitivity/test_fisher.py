@@ -2,7 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+from clefquant.errors import InputError
+from clefquant.quantize.scales import Scales
 from clefquant.sensitivity.fisher import fisher_table, rank_correlation
+from clefquant.sensitivity.run import run_sensitivity
 
 
 def test_estimate_ranks_units_as_the_measurement_does(tiny_loaded, records, input_amax, swept):
@@ -38,3 +41,12 @@ def test_rank_correlation_of_a_table_with_itself_and_its_reverse(swept):
     ]
     assert rank_correlation(entries, entries)["fp8"] == pytest.approx(1)
     assert rank_correlation(entries, turned)["fp8"] == pytest.approx(-1)
+
+
+@pytest.mark.parametrize(
+    "option", [{"algorithm": "gptq"}, {"scales": Scales("four-over-six")}, {"adaptive": True}, {"ray_address": "auto"}]
+)
+def test_what_the_estimate_does_not_know_is_refused(tiny, tmp_path, option):
+    with pytest.raises(InputError, match="by one backward pass"):
+        run_sensitivity(tiny, tmp_path, tmp_path, ["nvfp4"], "6bits", tmp_path / "out", metric="fisher", **option)
+    assert not (tmp_path / "out").exists()

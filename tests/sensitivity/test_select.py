@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from clefquant.errors import InputError
+from clefquant.errors import CheckFailed, InputError
 from clefquant.sensitivity.baselines import first_units, published_greedy, random_layouts
 from clefquant.sensitivity.budget import parse_budget
 from clefquant.sensitivity.candidates import candidates
@@ -135,7 +135,8 @@ def test_the_best_measured_is_chosen_and_the_prediction_decides_between_equals()
     assert choose(plans, noisy, "6bits") == (1, True)  # 1.05 against 1.0, within the noise of either
     broken = Entry(unit="", format="layout", failed_logits=1)
     assert choose(plans, [broken, *clear[1:]], "6bits") == (1, True)
-    assert choose(plans, [broken] * 3, "6bits") == (0, False)
+    with pytest.raises(CheckFailed, match="none of the 3 layouts measured gives finite answers"):
+        choose(plans, [broken] * 3, "6bits")
 
 
 def test_a_ceiling_is_kept_by_the_smallest_measured_within_it():
@@ -171,10 +172,13 @@ def test_a_single_unit_layout_has_no_additivity_residual(selected):
     _, table, parts, measurer, _ = selected
     layout = {unit.name: "nvfp4" if unit.name == "layers.1.mlp" else "bf16" for unit in table.units}
     (entry,) = measurer.measure([layout], parts.sweep, "one unit")
-    residual = additivity_residual(table, layout, entry)
+    ids = [record.record_id for record in measurer.in_order(parts.sweep)]
+    residual = additivity_residual(table, layout, entry, ids)
     assert entry.kl == pytest.approx(table.entry("layers.1.mlp", "nvfp4").kl, rel=1e-3)
     assert residual is not None
     assert abs(residual.value) < 1e-3 * entry.kl
+    other_order = entry.model_copy(update={"record_kl": entry.record_kl[::-1]})
+    assert additivity_residual(table, layout, other_order, ids[::-1]) == residual, "paired by record, not by place"
 
 
 def test_measurements_are_committed_and_not_repeated(selected, monkeypatch):
