@@ -47,6 +47,7 @@ def size_of_first_mlps(table: SensitivityTable, count: int) -> int:
     return sum(unit.bytes["nvfp4" if unit.name in mlps else "fp8"] for unit in table.units)
 
 
+# Long: a script, read from top to bottom.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="nano")

@@ -41,6 +41,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
     return time.monotonic() - wall, time.process_time() - processor
 
 
+# Long: a script, read from top to bottom.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="nano")

@@ -93,6 +93,7 @@ def factor_at(step: int, since: int, args: argparse.Namespace) -> float:
     return min(warm, max(0.01, float(args.decay_to - step) / float(args.decay_to - args.decay_from)))
 
 
+# Long: a script, read from top to bottom.
 def main() -> None:
     """Train until the time or the steps are over, evaluate, write the checkpoint."""
     args = arguments()

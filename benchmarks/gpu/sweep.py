@@ -116,6 +116,7 @@ def full_evaluations(
     return {"release forward": release_forward, "batched head": by(batched_head)}
 
 
+# Long: a script, read from top to bottom.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="a release folder, or nano")

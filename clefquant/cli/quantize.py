@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from clefquant.quantize.preflight import Plan
 
 
+# Long: Typer reads the options from the signature.
 def quantize(
     context: typer.Context,
     model: Annotated[str, typer.Option(help="Release folder, Hub id, or nano.", show_default=False)],

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from clefquant.release.release import Release
 
 
+# Long: Typer reads the options from the signature.
 def sensitivity(
     context: typer.Context,
     model: Annotated[str, typer.Option("--model", help="Hub id, release folder or nano.", show_default=False)],

@@ -8,6 +8,7 @@ import typer
 from clefquant.cli.console import Output
 
 
+# Long: Typer reads the options from the signature.
 def verify(
     context: typer.Context,
     release: Annotated[str, typer.Argument(help="Quantized release folder or Hub id.", show_default=False)],

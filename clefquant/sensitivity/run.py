@@ -39,6 +39,10 @@ from clefquant.sensitivity.table import Entry, Figure, SensitivityTable
 from clefquant.verify.cluster import connect
 
 STATISTICS_FILE, FRONTIER_FILE, LAYOUT_FILE = "input_statistics.json", "frontier.json", "layout.json"
+_ONLY_MEASURED = (
+    "the fisher estimate is of rounding to nearest with the usual block scales, by one backward pass: leave out the "
+    "algorithm, the scales, adaptive and Ray, or use the measured metric."
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class Outcome:
     files: dict[str, Path]
 
 
+# Long: nothing but the steps one after another, each with the options that it takes.
 def run_sensitivity(
     release: Release,
     calibration: Path,
@@ -85,10 +90,7 @@ def run_sensitivity(
     names = checked_formats(release, formats)
     scales.check(names)
     if metric == "fisher" and (algorithm != "rtn" or scales != DEFAULT_SCALES or adaptive or ray_address):
-        raise InputError(
-            "the fisher estimate is of rounding to nearest with the usual block scales, by one backward pass: leave "
-            "out the algorithm, the scales, adaptive and Ray, or use the measured metric."
-        )
+        raise InputError(_ONLY_MEASURED)
     cost = known_cost(release, names, budget, None if restart else out / COST_FILE, progress)
     check_request(release, names, budget, constraints, cost)
     if ray_address:

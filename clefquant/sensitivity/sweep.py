@@ -35,6 +35,7 @@ class Runner(Protocol):
         """Do ``work`` on ``shards``."""
 
 
+# Long: the steps of a sweep share its store, its shards and what was reached so far.
 def sweep(
     loaded: LoadedRelease,
     input_amax: Mapping[str, float],

@@ -24,6 +24,7 @@ from clefquant.verify.worst import worst_questions
 NOISE_NAMES = {OTHER_BATCHING: "BF16 again, other batches", ONE_AT_A_TIME: "BF16 again, one at a time"}
 
 
+# Long: the report is one value, and this is its table of contents.
 def make_report(
     release: Release,
     reference: AnswerFile,

@@ -145,6 +145,7 @@ def _far_from(rng: random.Random, total: int) -> int:
     return rng.choice([x for x in known if abs(x - total) > total / 4 or abs(x - total) > 400])
 
 
+# Long: a list of questions, each with its wording and its right answer.
 def _questions(rng: random.Random, split: Split, fields: dict[str, Any]) -> list[Asked]:
     country, status, total = fields["country"], fields["status"], fields["total"]
     items = [line["item"] for line in fields["lines"]]

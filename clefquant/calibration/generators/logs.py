@@ -138,6 +138,7 @@ def _state(rng: random.Random, events: list[Event]) -> object:
     return {"events": rows} if rng.random() < 0.7 else rows
 
 
+# Long: a list of questions, each with its wording and its right answer.
 def _questions(rng: random.Random, split: Split, events: list[Event], services: list[str]) -> list[Asked]:
     def pick(right: str) -> dict[str, str | None]:
         named = rng.random() < 0.5
