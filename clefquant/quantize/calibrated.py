@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from clefquant import __version__
 from clefquant.calibration.stored import open_set
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.progress import SILENT, Progress
@@ -52,7 +53,7 @@ class Job:
         return make_plan(self.release, self.layout, self.algorithm, self.encoded, self.out)
 
     def identity(self) -> dict[str, Any]:
-        """Everything that decides a byte of the result."""
+        """Everything that decides a byte of the result. The number of processes does not, but for the order of sums."""
         return {
             "model": self.release.fingerprint,
             "calibration": self.calibration_sha256,
@@ -60,7 +61,7 @@ class Job:
             "algorithm": self.algorithm,
             "scales": asdict(self.scales),
             "device": str(default_device()),
-            "versions": package_versions(),
+            "versions": {"clefquant": __version__, **package_versions()},
         }
 
 

@@ -3,7 +3,7 @@
 A checkpoint is built in a hidden sibling of its final folder. After a layer whose tensors are all written, the hidden
 states that enter the next one and the input statistics so far are saved there, at most every ``PAUSE_SECONDS`` (a fast
 machine loses less by doing a few layers again than by saving them all) and never so often that saving costs more than
-``SHARE`` of the time.
+``SHARE`` of the time. Of several processes each saves its own states; any number of them goes on from all the files.
 """
 
 import json
@@ -83,28 +83,32 @@ class Unfinished:
         if not of_first(started - self._since >= pause):
             return
         self.flush()
-        older, newer = self._states_file(self._saved), self._states_file(layer + 1)
-        write_states(newer, states)
+        write_states(self._states_file(layer + 1, self._ranks.rank), states)
         of_first(None)  # everyone's states and tensors are in their files
         if self._ranks.first:
             statistics = {linear: asdict(value) for linear, value in self.statistics.items()}
-            write_json(self._kept / _STATE, {"layer": layer + 1, "statistics": statistics})
+            state = {"layer": layer + 1, "processes": self._ranks.size, "statistics": statistics}
+            write_json(self._kept / _STATE, state)
+            for older in self._kept.glob(f"states-{self._saved}-*"):
+                older.unlink()
         of_first(None)
-        older.unlink(missing_ok=True)
         self._saved = layer + 1
         self._since = time.monotonic()
         self._spent = self._since - started
 
-    def _states_file(self, layer: int, rank: int | None = None) -> Path:
-        return self._kept / f"states-{layer}-{self._ranks.rank if rank is None else rank}.safetensors"
+    def _states_file(self, layer: int, rank: int) -> Path:
+        return self._kept / f"states-{layer}-{rank}.safetensors"
+
+    def _saved_states(self, state: Mapping[str, Any]) -> dict[str, TensorInfo]:
+        """Every batch's, of whichever process wrote it."""
+        files = [self._states_file(state["layer"], rank) for rank in range(state["processes"])]
+        return {batch: info for file in files for batch, info in read_header(file).items()}
 
     def _known(self, job: Any) -> bool:
         """Whether the sibling folder holds a state of this very job."""
         try:
             same = json.loads((self._kept / _JOB).read_text(encoding="utf-8")) == json.loads(json.dumps(job))
-            layer = json.loads((self._kept / _STATE).read_text(encoding="utf-8"))["layer"]
-            for rank in range(self._ranks.size):
-                read_header(self._states_file(layer, rank))
+            self._saved_states(json.loads((self._kept / _STATE).read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, InputError):
             return False
         return bool(same)
@@ -112,7 +116,7 @@ class Unfinished:
     def _resume(self) -> None:
         state: Mapping[str, Any] = json.loads((self._kept / _STATE).read_text(encoding="utf-8"))
         self.layer = self._saved = state["layer"]
-        self._states = read_header(self._states_file(self.layer))
+        self._states = self._saved_states(state)
         self.statistics = {name: InputStatistics(**value) for name, value in state["statistics"].items()}
 
 

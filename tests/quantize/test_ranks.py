@@ -16,12 +16,33 @@ def calibration(game_set):
     return game_set(6)
 
 
-def quantize(tiny, calibration, out, *options, processes=1):
+#: The command line, cut off after it has saved what enters layer 2.
+CUT_OFF = """
+from functools import partial
+from clefquant.cli.app import main
+from clefquant.quantize import calibrated, unfinished
+
+class CutOff(unfinished.Unfinished):
+    def finish(self, layer, states):
+        super().finish(layer, states)
+        if layer == 1:
+            raise KeyboardInterrupt
+
+calibrated.Unfinished = partial(CutOff, pause_seconds=0)
+main()
+"""
+
+
+def start(tiny, calibration, out, *options, processes=1, program=(BIN / "clefquant",)):
     launch = [BIN / "torchrun", "--nproc-per-node", str(processes), "--no-python"] if processes > 1 else []
-    command = [*launch, BIN / "clefquant", "--json", "quantize", "--model", tiny.path, "--scheme", "nvfp4"]
+    command = [*launch, *program, "--json", "quantize", "--model", tiny.path, "--scheme", "nvfp4"]
     command += ["--calibration", calibration, "--out", out, *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    found = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def quantize(*arguments, **named):
+    found = start(*arguments, **named)
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)
 
@@ -36,6 +57,18 @@ def test_two_processes_write_what_one_writes(tiny, calibration, tmp_path, algori
     for linear, seen in one["linears"].items():
         assert two["linears"][linear] == seen | {"rms": pytest.approx(seen["rms"], rel=1e-12)}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_another_number_of_processes_goes_on(tiny, calibration, tmp_path, before, after):
+    script, out = tmp_path / "cut_off.py", tmp_path / "out"
+    script.write_text(CUT_OFF)
+    assert start(tiny, calibration, out, processes=before, program=[sys.executable, script]).returncode
+    (tmp_path / ".out.quantizing" / "mark").touch()  # starting over would remove it
+    quantize(tiny, calibration, out, processes=after)
+    assert (out / "mark").exists()
+    quantize(tiny, calibration, tmp_path / "whole")
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
 
 def test_awq_refuses_company(tiny, encoded, monkeypatch):

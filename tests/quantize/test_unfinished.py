@@ -5,7 +5,9 @@ import json
 import pytest
 
 from clefquant.errors import InputError
+from clefquant.quantize import calibrated
 from clefquant.quantize.algorithms import ALGORITHMS
+from clefquant.quantize.calibrated import prepare
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.layerwise import Layerwise
 from clefquant.quantize.unfinished import Unfinished
@@ -106,3 +108,10 @@ def test_a_taken_folder_is_refused(folder):
     (folder / "mine").touch()
     with pytest.raises(InputError, match="not empty"):
         Unfinished(folder, JOB)
+
+
+def test_another_version_is_another_job(tiny, folder, monkeypatch):
+    job = prepare(tiny, uniform_layout(tiny, "fp8"), None, folder)
+    before = job.identity()
+    monkeypatch.setattr(calibrated, "__version__", "0.0.0")
+    assert job.identity() != before
