@@ -26,6 +26,9 @@ from clefquant.release.code import release_code
 from clefquant.release.load import default_device
 from clefquant.release.release import Release
 
+#: What torch's RuntimeError says when main memory is full; on a GPU it has a class of its own.
+_OF_THE_CPU_ALLOCATOR = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
+
 
 def chosen_layout(release: Release, scheme: str | None, layout_file: Path | None) -> Layout:
     """The layout of ``--scheme`` or ``--layout``; exactly one must be given."""
@@ -142,13 +145,15 @@ def _memory_explained(encoded: Sequence[Any]) -> Iterator[None]:
     """Turn running out of memory into what can be done about it."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
+    except (MemoryError, RuntimeError) as error:
+        said = str(error) or "Python could allocate no more."
+        exhausted = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not exhausted and not any(words in said for words in _OF_THE_CPU_ALLOCATOR):
             raise
         lengths = sorted(len(record.input_ids) for record in encoded)
         records = f"{len(lengths)} records, longest {lengths[-1]:,} tokens" if lengths else "no records"
         raise PrerequisiteError(
-            f"not enough memory with {records}: {str(error).splitlines()[0]} Use shorter or fewer records; "
+            f"not enough memory with {records}: {said.splitlines()[0]} Use shorter or fewer records; "
             "`--dry-run` says what is needed. Finished layers are kept."
         ) from error
 

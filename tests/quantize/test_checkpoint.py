@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from clefquant.errors import InputError, PrerequisiteError
@@ -128,10 +129,34 @@ def test_earlier_statistics_of_the_same_set_are_not_collected_again(tiny, game_s
     assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
-def test_running_out_of_memory_names_what_to_change(tiny, folder, monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+@pytest.fixture
+def failing(tiny, folder, monkeypatch):
+    """Quantizes with an error in the middle."""
 
-    monkeypatch.setattr(finishing, "quantize_unit", fail)
-    with pytest.raises(PrerequisiteError, match=r"not enough memory with no records.*shorter or fewer records"):
+    def run(error):
+        def fail(*_, **__):
+            raise error
+
+        monkeypatch.setattr(finishing, "quantize_unit", fail)
         quantize(tiny, uniform_layout(tiny, "fp8"), None, folder)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at alloc_cpu.cpp:125] . DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB."),
+        MemoryError(),
+    ],
+    ids=["CPU", "GPU", "Python"],
+)
+def test_running_out_of_memory_names_what_to_change(failing, error):
+    with pytest.raises(PrerequisiteError, match=r"not enough memory with no records.*shorter or fewer records"):
+        failing(error)
+
+
+def test_a_fault_about_memory_is_not_too_little_of_it(failing):
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        failing(RuntimeError("CUDA error: an illegal memory access was encountered"))
