@@ -24,7 +24,7 @@ from clefquant.quantize.reader import read_layers
 from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.quantize.statistics import InputCollector, InputStatistics, check_finite, layer_statistics
 from clefquant.quantize.watching import by_linear, watching
-from clefquant.recipes.awq import changed_tensors, check_smoothed, smoothed_units
+from clefquant.recipes.awq import SMOOTHED, changed_tensors, check_smoothed, smoothed_units
 from clefquant.recipes.formats import Format, find_format
 from clefquant.recipes.layout import Layout
 from clefquant.release.load import default_device
@@ -92,7 +92,7 @@ def gptq(
     scales: Scales = DEFAULT_SCALES,
 ) -> Iterator[QuantizedUnit]:
     """GPTQ, layer by layer; layers later than a quantized one are calibrated on its real output."""
-    _need_records("gptq", encoded)
+    check_algorithm("gptq", bool(encoded))
     for step in Layerwise(release, encoded).steps(progress, journal):
         units = units_of_layer(release, step.number)
         groups = [group for unit in units for group in unit.groups]
@@ -126,9 +126,7 @@ def awq(
     """AWQ of the 4-bit units that ``name`` covers, then rounding to nearest. Statistics are of the scaled inputs."""
     from clefquant.quantize.smoothing import smooth
 
-    _need_records(name, encoded)
-    if ranks().size > 1:
-        raise InputError(f"{name} runs in one process: its search needs every record. Start it without torchrun.")
+    check_algorithm(name, bool(encoded))
     check_smoothed(name, release.units, layout.units)
     for step in Layerwise(release, encoded).steps(progress, journal):
         units = units_of_layer(release, step.number)
@@ -147,11 +145,6 @@ def awq(
             step.run()
 
 
-def _need_records(algorithm: str, encoded: Sequence[Any]) -> None:
-    if not encoded:
-        raise InputError(f"{algorithm} needs --calibration SET; build one with `clefquant calibrate`.")
-
-
 #: Name on the command line to algorithm.
 ALGORITHMS: dict[str, Algorithm] = {"rtn": rtn, "gptq": gptq, "awq": awq, "awq-mlp": partial(awq, name="awq-mlp")}
 
@@ -161,6 +154,15 @@ def find_algorithm(name: str) -> Algorithm:
     if name not in ALGORITHMS:
         raise InputError(f"unknown algorithm {name!r}; allowed: {', '.join(ALGORITHMS)}")
     return ALGORITHMS[name]
+
+
+def check_algorithm(name: str, has_records: bool) -> None:
+    """InputError when the algorithm is unknown, lacks the records it needs, or cannot run in several processes."""
+    find_algorithm(name)
+    if name in ("gptq", *SMOOTHED) and not has_records:
+        raise InputError(f"{name} needs --calibration SET; build one with `clefquant calibrate`.")
+    if name in SMOOTHED and ranks().size > 1:
+        raise InputError(f"{name} runs in one process: its search needs every record. Start it without torchrun.")
 
 
 class _Both:

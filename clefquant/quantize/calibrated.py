@@ -12,7 +12,7 @@ from clefquant import __version__
 from clefquant.calibration.stored import open_set
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.progress import SILENT, Progress
-from clefquant.quantize.algorithms import find_algorithm, to_nearest
+from clefquant.quantize.algorithms import check_algorithm, find_algorithm, to_nearest
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.preflight import Plan, check
 from clefquant.quantize.preflight import plan as make_plan
@@ -81,7 +81,7 @@ def prepare(
 
     Raises InputError or PrerequisiteError, with nothing written, when the job cannot end well.
     """
-    find_algorithm(algorithm)
+    check_algorithm(algorithm, calibration is not None)
     scales.check(layout.units.values())
     if algorithm in SMOOTHED:
         check_smoothed(algorithm, release.units, layout.units)

@@ -61,6 +61,8 @@ class Plan:
 def check(release: Release, layout: Layout, statistics_available: bool, out: Path) -> None:
     """Refuse, before anything slow, what cannot end well; see the messages."""
     check_new_folder(out)
+    if set(layout.units.values()) == {BF16.name}:
+        raise InputError("the layout keeps every unit in bf16: there is nothing to quantize. Choose a smaller format.")
     with fused_gdn_inputs():
         pass  # the installed llm-compressor is one that can be patched
     linears = [linear.name for unit in release.units for linear in unit.linears]

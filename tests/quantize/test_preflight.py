@@ -7,8 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from clefquant.errors import InputError, PrerequisiteError
+from clefquant.quantize import algorithms
 from clefquant.quantize.calibrated import prepare
 from clefquant.quantize.preflight import memory_needed, plan
+from clefquant.quantize.ranks import Ranks
 from clefquant.recipes import fused
 from clefquant.recipes.layout import make_layout, uniform_layout
 from clefquant.release.release import open_release
@@ -47,6 +49,28 @@ def test_an_untested_llmcompressor(tiny, folder, monkeypatch):
     monkeypatch.setattr(fused.importlib.metadata, "version", lambda _: "0.15.0")
     with pytest.raises(PrerequisiteError, match=r"llmcompressor 0\.15\.0 is installed"):
         prepare(tiny, uniform_layout(tiny, "fp8"), None, folder)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "algorithm", "message"),
+    [
+        ("fp8", "gptq", "gptq needs --calibration"),
+        ("mxfp4", "awq-mlp", "awq-mlp needs --calibration"),
+        ("bf16", "rtn", "nothing to quantize"),
+    ],
+)
+def test_what_cannot_end_well_is_refused_before_the_weights_are_read(
+    tiny, folder, monkeypatch, scheme, algorithm, message
+):
+    monkeypatch.setattr(type(tiny), "nonfinite", property(lambda _: pytest.fail("read")))
+    with pytest.raises(InputError, match=message):
+        prepare(tiny, uniform_layout(tiny, scheme), None, folder, algorithm=algorithm)
+
+
+def test_awq_refuses_company(tiny, folder, monkeypatch):
+    monkeypatch.setattr(algorithms, "ranks", lambda: Ranks(0, 2))
+    with pytest.raises(InputError, match="awq runs in one process"):
+        prepare(tiny, uniform_layout(tiny, "mxfp4"), tiny.path, folder, algorithm="awq")
 
 
 def test_a_format_inside_a_unit_is_refused_with_the_unit(tiny):

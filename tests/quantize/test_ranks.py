@@ -69,14 +69,3 @@ def test_another_number_of_processes_goes_on(tiny, calibration, tmp_path, before
     assert (out / "mark").exists()
     quantize(tiny, calibration, tmp_path / "whole")
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
-
-
-def test_awq_refuses_company(tiny, encoded, monkeypatch):
-    from clefquant.errors import InputError
-    from clefquant.quantize import algorithms
-    from clefquant.quantize.ranks import Ranks
-    from clefquant.recipes.layout import uniform_layout
-
-    monkeypatch.setattr(algorithms, "ranks", lambda: Ranks(0, 2))
-    with pytest.raises(InputError, match="awq runs in one process"):
-        next(algorithms.ALGORITHMS["awq"](tiny, uniform_layout(tiny, "mxfp4"), encoded))
