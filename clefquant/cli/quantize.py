@@ -32,7 +32,7 @@ def quantize(
     ] = "even",
     compare: Annotated[
         Path | None,
-        typer.Option(help="Another set: warn where its inputs are larger than in calibration.", show_default=False),
+        typer.Option(help="With rtn, another set: warn where its inputs exceed calibration's.", show_default=False),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, show the plan, stop.")] = False,
     restart: Annotated[
@@ -53,7 +53,8 @@ def quantize(
     release = open_release(model)
     chosen = chosen_layout(release, scheme, layout)
     if dry_run:
-        plan = prepare(release, chosen, calibration, out, algorithm=algorithm, scales=scales).plan()
+        job = prepare(release, chosen, calibration, out, algorithm=algorithm, scales=scales, compare=compare)
+        plan = job.plan()
         _show(output, plan)
         output.done(plan.to_json())
         return

@@ -76,12 +76,18 @@ def prepare(
     *,
     algorithm: str = "rtn",
     scales: Scales = DEFAULT_SCALES,
+    compare: Path | None = None,
 ) -> Job:
     """Check everything that can be known in seconds and read the stored set.
 
     Raises InputError or PrerequisiteError, with nothing written, when the job cannot end well.
     """
     check_algorithm(algorithm, calibration is not None)
+    if compare is not None and algorithm != "rtn":
+        raise InputError(
+            f"--compare measures inputs of the source model, {algorithm} those of the quantized one; they cannot be "
+            "compared. Compare the sets with --algorithm rtn, and leave --compare out here."
+        )
     scales.check(layout.units.values())
     if algorithm in SMOOTHED:
         check_smoothed(algorithm, release.units, layout.units)
@@ -106,11 +112,11 @@ def quantize(
 ) -> Path:
     """Calibrate on the stored set (when given), quantize, and write the checkpoint ``out``.
 
-    ``compare``: another stored set whose inputs are measured too, for headroom. ``earlier``: a file of input
-    statistics; when they are of this model and set, rounding to nearest runs no pass anew. A run that was cut off is
-    gone on with unless ``restart``. Raises as :func:`prepare`.
+    ``compare``: another stored set whose inputs are measured too, for headroom (``rtn`` alone). ``earlier``: a file of
+    input statistics; when they are of this model and set, rounding to nearest runs no pass anew. A run that was cut
+    off is gone on with unless ``restart``. Raises as :func:`prepare`.
     """
-    job = prepare(release, layout, calibration, out, algorithm=algorithm, scales=scales)
+    job = prepare(release, layout, calibration, out, algorithm=algorithm, scales=scales, compare=compare)
     with _memory_explained(job.encoded):
         return _run(job, compare, earlier, restart, progress)
 

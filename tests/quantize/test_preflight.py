@@ -73,6 +73,12 @@ def test_awq_refuses_company(tiny, folder, monkeypatch):
         prepare(tiny, uniform_layout(tiny, "mxfp4"), tiny.path, folder, algorithm="awq")
 
 
+@pytest.mark.parametrize("algorithm", ["gptq", "awq"])
+def test_headroom_is_not_measured_with_two_models(tiny, folder, algorithm):
+    with pytest.raises(InputError, match="--algorithm rtn, and leave --compare out"):
+        prepare(tiny, uniform_layout(tiny, "nvfp4"), tiny.path, folder, algorithm=algorithm, compare=tiny.path)
+
+
 def test_a_format_inside_a_unit_is_refused_with_the_unit(tiny):
     units = {unit.name: "fp8" for unit in tiny.units}
     del units["layers.0.mlp"]
