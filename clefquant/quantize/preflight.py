@@ -12,6 +12,7 @@ import psutil
 import torch
 
 from clefquant.errors import InputError
+from clefquant.quantize.unfinished import held_bytes
 from clefquant.quantize.unit import quantize_unit
 from clefquant.recipes.awq import SMOOTHED
 from clefquant.recipes.formats import BF16, find_format
@@ -73,7 +74,7 @@ def check(release: Release, layout: Layout, statistics_available: bool, out: Pat
         raise InputError(
             f"{', '.join(needing)} needs --calibration SET for its input scales; build one with `clefquant calibrate`."
         )
-    check_space(out, _disk_needed(release, layout))
+    check_space(out, _disk_needed(release, layout, out))
     if broken := release.nonfinite:
         more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
         raise InputError(
@@ -96,7 +97,7 @@ def plan(release: Release, layout: Layout, algorithm: str, encoded: Sequence[Any
         device=torch.cuda.get_device_name(device) if cuda else "processor",
         memory_needed=memory_needed(release, algorithm, encoded, device),
         memory_free=torch.cuda.mem_get_info(device)[0] if cuda else psutil.virtual_memory().available,
-        disk_needed=_disk_needed(release, layout),
+        disk_needed=_disk_needed(release, layout, out),
         disk_free=free_bytes(out),
         seconds=round(_seconds(release, layout, sum(len(record.input_ids) for record in encoded), device)),
         versions=package_versions(),
@@ -154,5 +155,7 @@ def _timed(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def _disk_needed(release: Release, layout: Layout) -> int:
-    return layout.bytes + sum(file.stat().st_size for file in release.side_files)
+def _disk_needed(release: Release, layout: Layout, out: Path) -> int:
+    """Bytes still to be found: an interrupted run's are gone on with, or removed first."""
+    whole = layout.bytes + sum(file.stat().st_size for file in release.side_files)
+    return max(whole - held_bytes(out), 0)

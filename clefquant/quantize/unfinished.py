@@ -32,6 +32,16 @@ SHARE = 0.1
 _FOLDER, _JOB, _STATE = "unfinished", "job.json", "state.json"
 
 
+def work_folder(target: Path) -> Path:
+    """Where the checkpoint ``target`` is built."""
+    return target.parent / f".{target.name}.quantizing"
+
+
+def held_bytes(target: Path) -> int:
+    """What an interrupted run's shards of ``target`` take of the disk: they are sparse until they are filled."""
+    return sum(file.stat().st_blocks * 512 for file in work_folder(target).glob("*.safetensors"))
+
+
 class Unfinished:
     """The journal of one job (any JSON value that decides every byte of the result) for the folder ``target``.
 
@@ -42,7 +52,7 @@ class Unfinished:
     def __init__(self, target: Path, job: Any, *, restart: bool = False, pause_seconds: float = PAUSE_SECONDS) -> None:
         check_new_folder(target)
         self._target = target
-        self._work = target.parent / f".{target.name}.quantizing"
+        self._work = work_folder(target)
         self._kept = self._work / _FOLDER
         self._pause, self._spent = pause_seconds, 0.0
         self.flush: Callable[[], None] = lambda: None

@@ -1,5 +1,6 @@
 """What is refused and foretold before any weight is quantized."""
 
+import os
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from clefquant.quantize import algorithms
 from clefquant.quantize.calibrated import prepare
 from clefquant.quantize.preflight import memory_needed, plan
 from clefquant.quantize.ranks import Ranks
+from clefquant.quantize.unfinished import work_folder
 from clefquant.recipes import fused
 from clefquant.recipes.layout import make_layout, uniform_layout
 from clefquant.release.release import open_release
@@ -95,6 +97,20 @@ def test_the_plan(tiny, encoded, folder):
     assert (found.bytes, found.source_bytes) == (layout.bytes, tiny.backbone_bytes)
     assert found.disk_needed > layout.bytes
     assert not folder.exists()
+
+
+def test_disk_that_an_interrupted_run_holds_is_not_asked_for_again(tiny, encoded, folder):
+    layout = uniform_layout(tiny, "fp8")
+    whole = plan(tiny, layout, "rtn", encoded, folder).disk_needed
+    work_folder(folder).mkdir()
+    shard = work_folder(folder) / "model.safetensors"
+    with shard.open("wb") as file:
+        file.truncate(layout.bytes)
+        assert plan(tiny, layout, "rtn", encoded, folder).disk_needed == whole, "reserved, not taken"
+        file.write(bytes(1 << 16))
+        file.flush()
+        os.fsync(file.fileno())  # some file systems take the space only now
+    assert plan(tiny, layout, "rtn", encoded, folder).disk_needed == whole - shard.stat().st_blocks * 512 < whole
 
 
 def test_memory_grows_with_the_layer_and_not_with_the_model(tiny, encoded):
