@@ -19,6 +19,7 @@ from clefquant.calibration.stored import read_header
 from clefquant.calibration.workers import Workers
 from clefquant.errors import InputError, PrerequisiteError
 from clefquant.progress import SILENT, Progress, Task
+from clefquant.release.locks import locked
 from clefquant.release.release import Release
 
 #: Outcomes in a row that are no new record after which an endless source is taken to be exhausted.
@@ -60,24 +61,25 @@ def build_set(
     held = [_against(path) for path in against]
     asked = mixture.asked()
     total = None if None in asked.values() else sum(count or 0 for count in asked.values())
-    partial = open_partial(out, job.fingerprint(), restart)
-    try:
-        if not partial.resumed:
-            partial.seen.hold(against)
-            partial.sources = [_counts(source, asked[source.name]) for source in mixture.sources]
-            partial.save()
-        with (
-            Workers(encoder, workers) as pool,
-            progress.task("encoding", total, "records") as task,
-        ):
-            task.advance(sum(counts.records for counts in partial.sources))
-            while partial.source < len(mixture.sources):
-                _build_source(mixture.sources[partial.source], job, partial, pool, strict, task)
-                partial.source, partial.used = partial.source + 1, 0
+    with locked(out, out.parent / f".{out.name}.building.lock"):
+        partial = open_partial(out, job.fingerprint(), restart)
+        try:
+            if not partial.resumed:
+                partial.seen.hold(against)
+                partial.sources = [_counts(source, asked[source.name]) for source in mixture.sources]
                 partial.save()
-    finally:
-        partial.close()
-    report = finish(job, partial, held, out, time.monotonic() - start)
+            with (
+                Workers(encoder, workers) as pool,
+                progress.task("encoding", total, "records") as task,
+            ):
+                task.advance(sum(counts.records for counts in partial.sources))
+                while partial.source < len(mixture.sources):
+                    _build_source(mixture.sources[partial.source], job, partial, pool, strict, task)
+                    partial.source, partial.used = partial.source + 1, 0
+                    partial.save()
+        finally:
+            partial.close()
+        report = finish(job, partial, held, out, time.monotonic() - start)
     for warning in report["warnings"]:
         progress.warn(warning)
     return Built(out, report)

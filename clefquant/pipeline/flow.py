@@ -24,6 +24,7 @@ from clefquant.recipes.awq import SMOOTHED
 from clefquant.recipes.layout import Layout, read_layout
 from clefquant.release.artefact import sha256_file, write_json
 from clefquant.release.code import release_code
+from clefquant.release.locks import locked
 from clefquant.release.release import TABLES_FILE, Release, open_release
 from clefquant.release.shards import parse_size
 from clefquant.sensitivity.plan import Constraints
@@ -70,9 +71,10 @@ class Flow:
 
     def run(self, until: str = STAGES[-1]) -> None:
         """Do every stage up to ``until`` that was not done before from the same inputs."""
-        for name in self.stages(until):
-            stage: Callable[[], dict[str, Any]] = getattr(self, f"_{name}")
-            self.results[name] = stage()
+        with locked(self.out, self.out / ".lock"):
+            for name in self.stages(until):
+                stage: Callable[[], dict[str, Any]] = getattr(self, f"_{name}")
+                self.results[name] = stage()
 
     def _calibration(self) -> dict[str, Any]:
         assert self.config.calibration is not None

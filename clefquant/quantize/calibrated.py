@@ -18,7 +18,7 @@ from clefquant.quantize.preflight import Plan, check
 from clefquant.quantize.preflight import plan as make_plan
 from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.quantize.statistics import InputStatistics, collect_statistics, read_earlier
-from clefquant.quantize.unfinished import Unfinished
+from clefquant.quantize.unfinished import Unfinished, alone
 from clefquant.recipes.awq import SMOOTHED, check_smoothed
 from clefquant.recipes.layout import Layout, read_layout, uniform_layout
 from clefquant.release.artefact import package_versions
@@ -116,9 +116,10 @@ def quantize(
     input statistics; when they are of this model and set, rounding to nearest runs no pass anew. A run that was cut
     off is gone on with unless ``restart``. Raises as :func:`prepare`.
     """
-    job = prepare(release, layout, calibration, out, algorithm=algorithm, scales=scales, compare=compare)
-    with _memory_explained(job.encoded):
-        return _run(job, compare, earlier, restart, progress)
+    with alone(out):
+        job = prepare(release, layout, calibration, out, algorithm=algorithm, scales=scales, compare=compare)
+        with _memory_explained(job.encoded):
+            return _run(job, compare, earlier, restart, progress)
 
 
 def _run(job: Job, compare: Path | None, earlier: Path | None, restart: bool, progress: Progress) -> Path:

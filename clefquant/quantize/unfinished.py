@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from clefquant.quantize.ranks import of_first, ranks
 from clefquant.quantize.statistics import InputStatistics
 from clefquant.release.artefact import check_new_folder, write_json
 from clefquant.release.headers import TensorInfo, read_header
+from clefquant.release.locks import locked
 from clefquant.release.shards import Entry, header_bytes
 
 PAUSE_SECONDS = 10.0
@@ -35,6 +36,23 @@ _FOLDER, _JOB, _STATE = "unfinished", "job.json", "state.json"
 def work_folder(target: Path) -> Path:
     """Where the checkpoint ``target`` is built."""
     return target.parent / f".{target.name}.quantizing"
+
+
+@contextmanager
+def alone(target: Path) -> Iterator[None]:
+    """Keep other commands from building the same checkpoint; of several processes the first does. InputError in each
+    of them when another command does already.
+    """
+    with ExitStack() as stack:
+        refusal = None
+        if ranks().first:
+            try:
+                stack.enter_context(locked(target, target.parent / f".{target.name}.quantizing.lock"))
+            except InputError as error:
+                refusal = str(error)
+        if refusal := of_first(refusal):
+            raise InputError(refusal)
+        yield
 
 
 def held_bytes(target: Path) -> int:

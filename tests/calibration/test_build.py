@@ -17,6 +17,7 @@ from clefquant.errors import CheckFailed, InputError
 from clefquant.progress import SILENT
 from clefquant.release.artefact import sha256_file
 from clefquant.release.code import release_code
+from clefquant.release.locks import locked
 from clefquant.release.release import Release
 
 from .conftest import record
@@ -93,6 +94,15 @@ def test_same_seed_same_bytes_whatever_the_workers(build: Build, lines: Lines) -
     assert hashes(build(*sources, out="three", workers=3).path) == hashes(one.path)
     other = build(*sources, out="other", seed=1)
     assert sha256_file(other.path / "records.jsonl") != sha256_file(one.path / "records.jsonl")
+
+
+def test_two_commands_do_not_build_one_set(build: Build, lines: Lines, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    with (
+        locked(out, tmp_path / ".set.building.lock"),
+        pytest.raises(InputError, match=f"another command is writing {out}"),
+    ):
+        build(file_source(lines(many(2))))
 
 
 @pytest.mark.parametrize("stop_at", [0, 7, 25, 59])

@@ -13,6 +13,7 @@ from clefquant.pipeline.flow import STAGES, open_flow
 from clefquant.progress import SILENT
 from clefquant.quantize.scales import Scales
 from clefquant.release.artefact import sha256_file
+from clefquant.release.locks import locked
 
 from .test_journal import Told
 
@@ -57,6 +58,13 @@ def test_exactly_the_stages_that_a_change_reaches_are_done_again(small_run, tmp_
     stages = json.loads((tmp_path / "out" / "run.json").read_text())["stages"]
     assert all(stage["done"] and stage["peak_memory_bytes"] > 0 for stage in stages.values())
     assert not has_errors(audit(tmp_path / "out" / "release"))
+
+
+def test_two_commands_do_not_share_a_run(small_run, tmp_path):
+    out = tmp_path / "out"
+    with locked(out, out / ".lock"), pytest.raises(InputError, match=f"another command is writing {out}"):
+        run(small_run())
+    assert not list(out.iterdir())
 
 
 def test_no_calibration_set_for_scales_found_at_run_time(small_run):

@@ -8,11 +8,12 @@ import torch
 from safetensors.torch import load_file
 
 from clefquant.errors import InputError, PrerequisiteError
-from clefquant.quantize import algorithms, finishing
+from clefquant.quantize import algorithms, calibrated, finishing
 from clefquant.quantize.algorithms import to_nearest
 from clefquant.quantize.calibrated import quantize
 from clefquant.quantize.checkpoint import write_checkpoint
 from clefquant.quantize.statistics import collect_statistics
+from clefquant.quantize.unfinished import alone
 from clefquant.recipes.layout import uniform_layout
 from clefquant.release import shards
 from clefquant.release.headers import read_backbone
@@ -95,6 +96,13 @@ def test_too_little_disk(tiny, folder, monkeypatch):
     monkeypatch.setattr(shards.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000})())
     with pytest.raises(PrerequisiteError, match="GB free"):
         quantize(tiny, uniform_layout(tiny, "fp8"), None, folder)
+
+
+def test_two_commands_do_not_write_one_checkpoint(tiny, folder, monkeypatch):
+    monkeypatch.setattr(calibrated, "prepare", lambda *_, **__: pytest.fail("read"))
+    with alone(folder), pytest.raises(InputError, match=f"another command is writing {folder}"):
+        quantize(tiny, uniform_layout(tiny, "fp8"), None, folder)
+    assert not list(folder.parent.iterdir())
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
