@@ -116,10 +116,9 @@ def quantize(
     input statistics; when they are of this model and set, rounding to nearest runs no pass anew. A run that was cut
     off is gone on with unless ``restart``. Raises as :func:`prepare`.
     """
-    with alone(out):
-        job = prepare(release, layout, calibration, out, algorithm=algorithm, scales=scales, compare=compare)
-        with _memory_explained(job.encoded):
-            return _run(job, compare, earlier, restart, progress)
+    job = prepare(release, layout, calibration, out, algorithm=algorithm, scales=scales, compare=compare)
+    with alone(out), _memory_explained(job.encoded):
+        return _run(job, compare, earlier, restart, progress)
 
 
 def _run(job: Job, compare: Path | None, earlier: Path | None, restart: bool, progress: Progress) -> Path:
