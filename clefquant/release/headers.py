@@ -6,6 +6,7 @@ another; ``data_offsets`` count from the end of the header.
 
 import builtins
 import json
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,13 @@ _HEAD_PREFIX = "joint_head"
 _LFS_FIRST_LINE = b"version https://git-lfs"
 _MAX_HEADER_BYTES = 100 << 20
 _BLOCK_BYTES = 16 << 20
+#: Bits of an element by safetensors' name of its type.
+_BITS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
+    "U64": 64, "I64": 64, "F64": 64, "C64": 64,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,8 +69,8 @@ class TensorInfo:
 
 
 def read_header(file: Path) -> dict[str, TensorInfo]:
-    """Tensors of one safetensors file with absolute byte offsets. InputError when the file is cut, a pointer or no
-    such file.
+    """Tensors of one safetensors file with absolute byte offsets. InputError when the file is cut, a pointer, no
+    such file, or gives a tensor other bytes than its type and shape take.
     """
     try:
         size = file.stat().st_size
@@ -88,6 +96,12 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
     end = max((info.end for info in found.values()), default=8 + length)
     if end != size:
         raise InputError(f"{file} has {size} bytes, its header describes {end}; it was cut or overwritten.")
+    for name, info in found.items():
+        if 8 * info.bytes != _BITS.get(info.dtype, 0) * math.prod(info.shape):
+            raise InputError(
+                f"{file} gives {name} {info.bytes} bytes, but {info.dtype} {list(info.shape)} takes others; the header "
+                "is damaged, or safetensors knows no such type. Download or write the file again."
+            )
     return found
 
 
