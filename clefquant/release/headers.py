@@ -43,6 +43,11 @@ class TensorInfo:
         """Size of the tensor in the file."""
         return self.end - self.start
 
+    @property
+    def fits(self) -> bool:
+        """Whether its bytes are as many as its type and shape take; False for a type that safetensors does not know."""
+        return self.dtype in _BITS and 8 * self.bytes == _BITS[self.dtype] * math.prod(self.shape)
+
     def blocks(self, block_bytes: int = _BLOCK_BYTES) -> Iterator[builtins.bytes]:
         """The tensor's bytes piece by piece, so that a table of gigabytes needs no memory of its size."""
         with self.file.open("rb") as handle:
@@ -69,8 +74,8 @@ class TensorInfo:
 
 
 def read_header(file: Path) -> dict[str, TensorInfo]:
-    """Tensors of one safetensors file with absolute byte offsets. InputError when the file is cut, a pointer, no
-    such file, or gives a tensor other bytes than its type and shape take.
+    """Tensors of one safetensors file with absolute byte offsets. InputError when the file is cut, a pointer or no
+    such file. Whether a tensor's bytes fit its type and shape is for the caller to see.
     """
     try:
         size = file.stat().st_size
@@ -96,12 +101,6 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
     end = max((info.end for info in found.values()), default=8 + length)
     if end != size:
         raise InputError(f"{file} has {size} bytes, its header describes {end}; it was cut or overwritten.")
-    for name, info in found.items():
-        if 8 * info.bytes != _BITS.get(info.dtype, 0) * math.prod(info.shape):
-            raise InputError(
-                f"{file} gives {name} {info.bytes} bytes, but {info.dtype} {list(info.shape)} takes others; the header "
-                "is damaged, or safetensors knows no such type. Download or write the file again."
-            )
     return found
 
 
@@ -161,4 +160,10 @@ def read_backbone(folder: Path) -> dict[str, TensorInfo]:
         found.update(read_header(folder / name))
     if missing := sorted(set(weight_map) - set(found)):
         raise InputError(f"{index} lists {len(missing)} tensors that no shard holds, first {missing[0]}.")
+    for name, info in found.items():
+        if not info.fits:
+            raise InputError(
+                f"{info.file} gives {name} {info.bytes} bytes, but {info.dtype} {list(info.shape)} takes others; the "
+                "header is damaged, or safetensors knows no such type. Download or write the file again."
+            )
     return {name: info for name, info in found.items() if not weight_map or name in weight_map}

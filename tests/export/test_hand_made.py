@@ -7,6 +7,7 @@ import pytest
 
 from clefquant.errors import InputError
 from clefquant.export.audit import audit
+from clefquant.export.audit.quantization import parse_quantization
 from clefquant.export.inspection import inspect
 from clefquant.recipes.layout import read_layout, uniform_layout
 
@@ -52,3 +53,16 @@ def test_zero_scales_under_untrue_shapes(tmp_path, shape, weight):
     text = json.dumps(entries).encode()
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(6))
     assert {"zero-scale", "damaged-header"} <= {finding.check for finding in audit(tmp_path)}
+
+
+@pytest.mark.parametrize("field", ["ignore", "targets"])
+@pytest.mark.parametrize("value", [[None], "lm_head", {"lm_head": 1}, 3, [["lm_head"]]])
+def test_lists_of_modules_that_are_none(field, value):
+    group = {"weights": {"num_bits": 8, "type": "float"}, "targets": ["Linear"]}
+    config = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": ["lm_head"]}
+    (group if field == "targets" else config)[field] = value
+    with pytest.raises(ValueError, match=f"{field} is .* no list of module names"):
+        parse_quantization(config)
+    config = {"quant_method": "quark", "exclude": value, "global_quant_config": {"weight": {"dtype": "int8"}}}
+    with pytest.raises(ValueError, match=r"exclude is .* no list of module names"):
+        parse_quantization(config)

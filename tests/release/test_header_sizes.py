@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from clefquant.errors import InputError
-from clefquant.release.headers import read_header
+from clefquant.release.headers import read_backbone, read_header
 from clefquant.release.shards import Entry, header_bytes
 
 
@@ -28,7 +28,7 @@ def written(path, dtype, shape, size):
 def test_other_bytes_than_type_and_shape_take(tmp_path, dtype, shape, size):
     message = rf"gives w {size} bytes, but {dtype} \[.*\] takes others.*Download"
     with pytest.raises(InputError, match=message):
-        read_header(written(tmp_path / "x.safetensors", dtype, shape, size))
+        read_backbone(written(tmp_path / "model.safetensors", dtype, shape, size).parent)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_what_safetensors_writes_is_read(tmp_path, dtype, shape):
     tensor = torch.zeros(shape, dtype=torch.uint8).to(dtype)
     save_file({"w": tensor}, tmp_path / "x.safetensors")
     found = read_header(tmp_path / "x.safetensors")["w"]
-    assert (found.shape, found.bytes) == (shape, tensor.nbytes)
+    assert (found.shape, found.bytes, found.fits) == (shape, tensor.nbytes, True)
 
 
 def test_packed_types(tmp_path):
-    assert read_header(written(tmp_path / "x.safetensors", "F4", (4, 8), 16))["w"].bytes == 16
-    assert read_header(written(tmp_path / "x.safetensors", "F6_E2M3", (4, 8), 24))["w"].bytes == 24
+    assert read_header(written(tmp_path / "x.safetensors", "F4", (4, 8), 16))["w"].fits
+    assert read_header(written(tmp_path / "x.safetensors", "F6_E2M3", (4, 8), 24))["w"].fits

@@ -11,7 +11,6 @@ import numpy as np
 from clefquant.export.audit.decode import E2M1, floats
 from clefquant.export.audit.finding import Finding, error, warning
 from clefquant.export.audit.folder import AuditFolder
-from clefquant.export.audit.index import fits
 from clefquant.progress import Task
 from clefquant.release.headers import TensorInfo
 from clefquant.release.release import TABLES_FILE
@@ -121,7 +120,7 @@ def _lost_weights(name: str, tensors: Mapping[str, TensorInfo]) -> int:
     module = name.rpartition(".")[0]
     weight = tensors.get(f"{module}.weight_packed") or tensors.get(f"{module}.weight")
     scale = tensors[name]
-    if weight is None or weight is scale or not (fits(weight) and fits(scale)) or len(scale.shape) not in (1, 2):
+    if weight is None or weight is scale or not (weight.fits and scale.fits) or len(scale.shape) not in (1, 2):
         return math.prod(scale.shape)
     rows, width = scale.shape[0], scale.shape[1] if len(scale.shape) == 2 else 1
     zero = floats(scale.read(), scale.dtype).reshape(rows, width) == 0

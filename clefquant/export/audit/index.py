@@ -1,22 +1,16 @@
 """The index against the shards, and the shards against their own headers."""
 
-import math
 import re
 from collections.abc import Iterator
 
 from clefquant.export.audit.finding import Finding, error, info, warning
 from clefquant.export.audit.folder import AuditFolder
-from clefquant.release.headers import TensorInfo
 from clefquant.release.release import INDEX_FILE
 
 _REPAIR = "clefquant audit --repair --out DIR writes a new index"
 #: transformers reads this file, when it is there, instead of the index and the files the index names.
 SINGLE_FILE = "model.safetensors"
 _NUMBERED = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
-_ITEM_BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
-    "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "F4": 4,
-}  # fmt: skip
 
 
 def check_index(folder: AuditFolder) -> Iterator[Finding]:
@@ -51,20 +45,13 @@ def check_index(folder: AuditFolder) -> Iterator[Finding]:
         yield warning("index-size", message, _REPAIR, INDEX_FILE)
 
 
-def fits(entry: TensorInfo) -> bool | None:
-    """Whether a tensor has the bytes that its dtype and shape need; None for a dtype not known here."""
-    bits = _ITEM_BITS.get(entry.dtype)
-    return None if bits is None else entry.bytes * 8 == bits * math.prod(entry.shape)
-
-
 def check_layout(folder: AuditFolder) -> Iterator[Finding]:
     """Sizes of tensors against dtype and shape, gaps and overlaps within a shard."""
     for name, tensors in {**folder.shards, **({folder.head_file: folder.head} if folder.head_file else {})}.items():
         end = None
         for tensor, entry in sorted(tensors.items(), key=lambda item: item[1].start):
-            if fits(entry) is False:
-                needed = _ITEM_BITS[entry.dtype] * math.prod(entry.shape) // 8
-                message = f"{tensor} has {entry.bytes} bytes, {entry.dtype} {list(entry.shape)} needs {needed}"
+            if not entry.fits:
+                message = f"{tensor} has {entry.bytes} bytes, not those of {entry.dtype} {list(entry.shape)}"
                 yield error("damaged-header", message, "write the file again", name, tensor)
             if end is not None and entry.start != end:
                 yield error(

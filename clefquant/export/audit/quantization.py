@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clefquant.export.audit.quark import parse_quark
-from clefquant.export.audit.schemes import COMPRESSED, QUARK, Group, Quantization, Scheme
+from clefquant.export.audit.schemes import COMPRESSED, QUARK, Group, Quantization, Scheme, names_in
 
 
 def parse_quantization(config: Mapping[str, Any]) -> Quantization:
@@ -19,7 +19,7 @@ def parse_quantization(config: Mapping[str, Any]) -> Quantization:
         raise ValueError("config_groups is empty or no object")
     top = config.get("format")
     parsed = tuple(_group(str(name), value, top) for name, value in groups.items())
-    return Quantization(method, parsed, tuple(config.get("ignore") or ()), top if isinstance(top, str) else None)
+    return Quantization(method, parsed, names_in(config, "ignore"), top if isinstance(top, str) else None)
 
 
 def _group(name: str, value: Any, top: Any) -> Group:
@@ -43,7 +43,7 @@ def _group(name: str, value: Any, top: Any) -> Group:
         static_input=bool(inputs) and inputs.get("dynamic") in (False, None, "local"),
         symmetric=bool(weights.get("symmetric", True)),
     )
-    return Group(name, tuple(map(str, value.get("targets") or ())), scheme, stated)
+    return Group(name, names_in(value, "targets"), scheme, stated)
 
 
 def inferred_format(weights: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from clefquant.export.audit.finding import Finding, error, warning
-from clefquant.export.audit.schemes import QUARK, Group, Quantization, Scheme
+from clefquant.export.audit.schemes import QUARK, Group, Quantization, Scheme, names_in
 
 _FILE = "config.json"
 _GLOBAL = "global_quant_config"
@@ -19,7 +19,7 @@ def parse_quark(config: Mapping[str, Any]) -> Quantization:
     overrides = config.get("layer_quant_config") or {}
     if not isinstance(overrides, dict):
         raise ValueError("layer_quant_config is no object")
-    ignore = [str(name) for name in config.get("exclude") or ()]
+    ignore = [*names_in(config, "exclude")]
     groups = []
     for pattern, value in overrides.items():
         if isinstance(value, dict) and value.get("weight") is None:

@@ -8,7 +8,9 @@ first, then one scheme for every other linear; ``exclude`` holds exact names and
 import fnmatch
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 Spec = tuple[tuple[str, ...], tuple[int, ...]]
 _SCALES = ("BF16", "F16", "F32")
@@ -108,6 +110,14 @@ class Quantization:
         if self.method == QUARK:
             return [g for g in self.groups if any(quark_matches(target, module) for target in g.targets)][:1]
         return [group for group in self.groups if group.matches(module)]
+
+
+def names_in(config: Mapping[str, Any], field: str) -> tuple[str, ...]:
+    """The module names and patterns of a field, none when it is missing; ValueError when it is no list of text."""
+    value = config.get(field) or []
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ValueError(f"{field} is {value!r}, which is no list of module names")
+    return tuple(value)
 
 
 def target_matches(target: str, module: str) -> bool:
