@@ -9,7 +9,8 @@ from clefquant.export.card import CARD_FILE
 from clefquant.export.figures import report_figures
 from clefquant.export.hub import Hub, Remote, same
 from clefquant.export.parts import FORMAT_TITLES
-from clefquant.export.verified import REPORT_FILE, read_sums
+from clefquant.export.verified import read_sums
+from clefquant.verify.stored_report import REPORT_FILE
 
 #: Title of the card's section.
 TITLE = "Changes from the version before"

@@ -14,10 +14,9 @@ from clefquant.export.audit.serving import check_serving
 from clefquant.export.card import FACTS_FILE, FACTS_KIND, FACTS_SCHEMA
 from clefquant.export.figures import report_figures
 from clefquant.export.parts import layout_parts, picture
-from clefquant.export.verified import REPORT_FILE
 from clefquant.release.artefact import read_json
 from clefquant.release.units import BLOCKS, LAYER_PREFIX
-from clefquant.verify.stored_report import read_report
+from clefquant.verify.stored_report import REPORT_FILE, read_report
 
 _NAMES = {
     "nvfp4-pack-quantized": "nvfp4", "mxfp4-pack-quantized": "mxfp4", "quark-mxfp4": "mxfp4", "float-quantized": "fp8",

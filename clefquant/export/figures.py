@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 
 from clefquant.errors import InputError
 
-#: The key under which a report names the release it measured: sha256 of that release's ``SHA256SUMS``.
-RELEASE_KEY = "release_sha256sums"
 _COLUMNS = (
     ("agreement", "Same top option", "{:.1%}"),
     ("kl", "Mean KL", "{:.4f}"),

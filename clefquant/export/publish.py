@@ -17,9 +17,9 @@ from clefquant.export.hub import Hub, Remote, same
 from clefquant.export.lint import lint_card
 from clefquant.export.plugin import PLUGIN_FOLDER
 from clefquant.export.sums import SUMS_FILE, release_files
-from clefquant.export.verified import REPORT_FILE, check_report, complete_card, read_sums
+from clefquant.export.verified import check_report, complete_card, read_sums
 from clefquant.progress import SILENT, Progress
-from clefquant.verify.stored_report import read_report
+from clefquant.verify.stored_report import REPORT_FILE, read_report
 
 #: Files of the Hub itself, which a release does not have and publishing does not remove.
 _HUBS_OWN = (".gitattributes",)

@@ -11,15 +11,16 @@ from clefquant.export.audit.fused import fused_findings
 from clefquant.export.card import CARD_FILE, CONFIG_FILE, FACTS_FILE, HUB_ID, card_facts, render_card
 from clefquant.export.plugin import PLUGIN_FOLDER, copy_plugin, plugin_source
 from clefquant.export.sums import SUMS_FILE, sums_sha256, write_sums
-from clefquant.export.verified import REPORT_FILE, VERIFIED_FILE, complete_card, read_sums
+from clefquant.export.verified import complete_card, read_sums
 from clefquant.progress import SILENT, Progress
 from clefquant.release.artefact import check_new_folder, new_folder, read_json, write_json, write_text
 from clefquant.release.release import HEAD_FOLDER, Release, open_release
 from clefquant.release.shards import check_space, copy_side_files, write_shards
+from clefquant.verify.stored_report import REPORT_FILE
 
 DEFAULT_SHARD_BYTES = 5 * 10**9
 #: Written anew or belonging to the place the checkpoint came from, never copied.
-_NOT_COPIED = (CARD_FILE, SUMS_FILE, FACTS_FILE, VERIFIED_FILE, REPORT_FILE, ".gitattributes", ".gitignore")
+_NOT_COPIED = (CARD_FILE, SUMS_FILE, FACTS_FILE, REPORT_FILE, ".gitattributes", ".gitignore")
 
 
 class Exported(NamedTuple):

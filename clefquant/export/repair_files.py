@@ -12,9 +12,10 @@ from clefquant.export.audit.quantization import inferred_format
 from clefquant.export.audit.schemes import COMPRESSED, QUARK
 from clefquant.export.marker import add_marker
 from clefquant.export.sums import SUMS_FILE, release_files, write_sums
-from clefquant.export.verified import REPORT_FILE, VERIFIED_FILE, read_sums
+from clefquant.export.verified import read_sums
 from clefquant.release.artefact import sha256_file, write_json, write_text
 from clefquant.release.release import HEAD_CONFIG_FILE, HEAD_FOLDER, INDEX_FILE, MARKER
+from clefquant.verify.stored_report import REPORT_FILE
 
 
 def side_files(folder: AuditFolder, work: Path, shards: set[str], dropped: set[str], actions: list[str]) -> None:
@@ -25,7 +26,7 @@ def side_files(folder: AuditFolder, work: Path, shards: set[str], dropped: set[s
         for file in folder.path.glob(pattern)
     }
     actions += [f"{name} of another save was left out" for name in sorted(stale)]
-    elsewhere = stale | shards | {INDEX_FILE, VERIFIED_FILE, REPORT_FILE}
+    elsewhere = stale | shards | {INDEX_FILE, REPORT_FILE}
     for name in release_files(folder.path):
         if name not in elsewhere and not (work / name).exists():
             (work / name).parent.mkdir(parents=True, exist_ok=True)

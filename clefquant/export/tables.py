@@ -16,12 +16,12 @@ from clefquant.export.marker import MINIMUM_PLUGIN, add_marker, remove_marker
 from clefquant.export.replace import Change, changed_copy, settle
 from clefquant.export.sums import SUMS_FILE, release_files, write_sums
 from clefquant.export.table_rows import TableReport, write_bf16, write_int8
-from clefquant.export.verified import REPORT_FILE, VERIFIED_FILE
 from clefquant.progress import SILENT, Progress, Task
 from clefquant.release.artefact import write_json, write_text
 from clefquant.release.headers import TensorInfo, read_header
 from clefquant.release.release import HEAD_CONFIG_FILE, HEAD_FOLDER, INDEX_FILE, TABLES_FILE, Release, open_release
 from clefquant.release.shards import check_space, copy_shard, shard_names, write_index
+from clefquant.verify.stored_report import REPORT_FILE
 
 TABLES = {"embed_tokens": EMBEDDING, "lm_head": LM_HEAD}
 
@@ -138,7 +138,7 @@ def _complete(
     write_text(change.work / head, text)
     done = {"config.json", head, INDEX_FILE, TABLES_FILE, *(file.name for file in release.shards)}
     if (release.path / FACTS_FILE).is_file():  # an exported release: its card described the other tables
-        done |= {CARD_FILE, VERIFIED_FILE, REPORT_FILE}
+        done |= {CARD_FILE, REPORT_FILE}
     for name in release_files(release.path):
         if name not in done:
             change.keep(name)

@@ -1,12 +1,10 @@
 """Filling in the card after verification, without losing the proof that the verified bytes are still there.
 
-A report names the release it measured by the sha256 of its ``SHA256SUMS``. Putting the figures (or the repository's
-name) on the card changes ``README.md`` and with it that file. ``clefquant_verified.json`` keeps the sha256 the card
-had, so that the sums as they were can be formed again: all files but the card must then be the measured ones.
+Putting the figures (or the repository's name) on the card changes ``README.md`` and with it ``SHA256SUMS``. A report
+therefore names the release it measured by the checksums of everything else.
 """
 
 import hashlib
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,16 +12,12 @@ from typing import Any
 
 from clefquant.errors import CheckFailed, InputError
 from clefquant.export.card import CARD_FILE, render_card
-from clefquant.export.figures import RELEASE_KEY, report_figures
-from clefquant.export.sums import SUMS_FILE, parse_sums, sums_sha256, write_sums
-from clefquant.release.artefact import write_json, write_text
+from clefquant.export.figures import report_figures
+from clefquant.export.sums import SUMS_FILE, parse_sums, write_sums
+from clefquant.release.artefact import write_text
 from clefquant.release.headers import read_backbone
 from clefquant.release.release import TABLES_FILE, open_release
-from clefquant.verify.stored_report import read_report
-
-VERIFIED_FILE = "clefquant_verified.json"
-REPORT_FILE = "verify_report.json"
-_SCHEMA = 1
+from clefquant.verify.stored_report import RELEASE_KEY, REPORT_FILE, measured_sha256, read_report
 
 
 def read_sums(folder: Path) -> dict[str, str]:
@@ -34,34 +28,21 @@ def read_sums(folder: Path) -> dict[str, str]:
         raise InputError(f"{folder} has no readable {SUMS_FILE}; write the release with `clefquant export`.") from error
 
 
-def verified_sha256(folder: Path) -> str:
-    """sha256 of ``SHA256SUMS`` as it was when the release was verified; today's when nothing was filled in since."""
-    sums = read_sums(folder)
-    record = folder / VERIFIED_FILE
-    if record.is_file():
-        sums[CARD_FILE] = str(json.loads(record.read_text(encoding="utf-8")).get("card_sha256"))
-        for name in (VERIFIED_FILE, REPORT_FILE):
-            sums.pop(name, None)
-    return sums_sha256(sums)
-
-
 def check_report(folder: Path, report: dict[str, Any]) -> None:
     """CheckFailed when ``report`` was measured on other bytes than ``folder`` holds.
 
-    A report that does not name the checksum file is matched by the release's fingerprint, which does not cover int8
-    tables.
+    A report that does not name the checksums is matched by the release's fingerprint, which does not cover int8 tables.
     """
-    found = report.get(RELEASE_KEY)
-    if isinstance(found, str):
-        here = verified_sha256(folder)
-    else:
+    found, here = report.get(RELEASE_KEY), measured_sha256(folder)
+    if not isinstance(found, str):
         found = (report.get("parents") or {}).get("candidate")
         if (folder / TABLES_FILE).is_file():
             raise CheckFailed(f"the report does not say which int8 tables it measured ({RELEASE_KEY}); verify again.")
         here = open_release(folder).fingerprint
     if found != here:
         raise CheckFailed(
-            f"the report measured another release ({str(found)[:12]}…, here {here[:12]}…); verify this release again."
+            f"the report measured another release ({str(found)[:12]}…, here {str(here)[:12]}…); "
+            "verify this release again."
         )
 
 
@@ -72,10 +53,6 @@ def complete_card(folder: Path, *, report: Path | None, repo: str | None, change
     version.
     """
     before = read_sums(folder)
-    record = folder / VERIFIED_FILE
-    card_sha256 = (
-        json.loads(record.read_text(encoding="utf-8"))["card_sha256"] if record.is_file() else before[CARD_FILE]
-    )
     figures = None
     stored = folder / REPORT_FILE
     if report is not None or stored.is_file():
@@ -83,13 +60,9 @@ def complete_card(folder: Path, *, report: Path | None, repo: str | None, change
         check_report(folder, value)
         figures = report_figures(value)
     text = render_card(folder, read_backbone(folder), figures, repo, changes)
-    unchanged = text == (folder / CARD_FILE).read_text(encoding="utf-8")
-    if unchanged and report is None:
-        return
     if report is not None and report.resolve() != stored.resolve():
         shutil.copyfile(report, stored)
     write_text(folder / CARD_FILE, text)
-    write_json(record, {"kind": "card completion", "schema_version": _SCHEMA, "card_sha256": card_sha256})
-    known = {name: digest for name, digest in before.items() if name not in (CARD_FILE, VERIFIED_FILE, REPORT_FILE)}
+    known = {name: digest for name, digest in before.items() if name not in (CARD_FILE, REPORT_FILE)}
     known[CARD_FILE] = hashlib.sha256(text.encode()).hexdigest()
     write_sums(folder, known)

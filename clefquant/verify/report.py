@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from clefquant.calibration.stored import StoredRecord, StoredSet
-from clefquant.release.artefact import provenance, read_json, sha256_file
+from clefquant.release.artefact import provenance, read_json
 from clefquant.release.release import HEAD_FILE, TABLES_FILE, Release
 from clefquant.verify.answers import Answer, AnswerFile
 from clefquant.verify.backends import Candidate
@@ -16,7 +16,7 @@ from clefquant.verify.metrics import Measures, measure
 from clefquant.verify.paired import paired_accuracy
 from clefquant.verify.plot_data import kl_histogram, reliability
 from clefquant.verify.reference import ONE_AT_A_TIME, OTHER_BATCHING
-from clefquant.verify.stored_report import KIND, SCHEMA_VERSION
+from clefquant.verify.stored_report import KIND, RELEASE_KEY, SCHEMA_VERSION, measured_sha256
 from clefquant.verify.tables import Row, all_tables, row
 from clefquant.verify.verdict import verdict
 from clefquant.verify.worst import worst_questions
@@ -54,11 +54,10 @@ def make_report(
     everything = tables["all"][0]
     parents = {"candidate": release.fingerprint, "reference": reference.head["origin"]["fingerprint"]}
     parents |= {f"set {name}": stored.fingerprint for name, stored in sets.items()}
-    sums = release.path / "SHA256SUMS"
     value = {
         **provenance(KIND, SCHEMA_VERSION, parents, seed),
         # what `export` checks before it puts these figures on a card
-        "release_sha256sums": sha256_file(sums) if sums.is_file() else None,
+        RELEASE_KEY: measured_sha256(release.path),
         "candidate": {
             "name": release.path.resolve().name if release.reference != "nano" else "nano",
             "bytes": stored_bytes(release),

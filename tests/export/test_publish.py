@@ -9,12 +9,12 @@ import pytest
 
 from clefquant.errors import CheckFailed, ClefquantError, InputError, PrerequisiteError
 from clefquant.export.audit import audit, has_errors
-from clefquant.export.figures import RELEASE_KEY
 from clefquant.export.lint import lint_card
 from clefquant.export.publish import publish
 from clefquant.export.release_folder import export_release
 from clefquant.export.sums import SUMS_FILE
 from clefquant.release.artefact import sha256_file
+from clefquant.verify.stored_report import RELEASE_KEY, measured_sha256
 
 from .hub_server import TOKEN
 
@@ -24,7 +24,7 @@ def report_for(folder, **changes) -> dict:
     return {
         "kind": "verify report",
         "schema_version": 1,
-        RELEASE_KEY: sha256_file(folder / SUMS_FILE),
+        RELEASE_KEY: measured_sha256(folder),
         "backend": {"engine": "simulated", "device": "cpu"},
         "tables": {"all": [row], "groups": []},
         "gate": {"limits": [{"row": "all", "limit": "kl <= 0.003", "passed": True}]},
@@ -59,7 +59,7 @@ def test_what_arrives_is_the_release_with_its_card_completed(hub, ready, tmp_pat
     there = files_of(hub)
     changed = {"README.md", SUMS_FILE}
     assert all(there[name] == data for name, data in before.items() if name not in changed)
-    assert set(there) - set(before) == {"verify_report.json", "clefquant_verified.json"}
+    assert set(there) - set(before) == {"verify_report.json"}
     card = there["README.md"].decode()
     assert "hf download acme/nano" in card
     assert "| All | 100 | 99.0% | 0.0020 |" in card

@@ -10,15 +10,15 @@ import yaml
 
 from clefquant.errors import CheckFailed, InputError, PrerequisiteError
 from clefquant.export import plugin, release_folder
-from clefquant.export.figures import RELEASE_KEY
 from clefquant.export.release_folder import export_release
 from clefquant.export.sums import SUMS_FILE, release_files
 from clefquant.export.tables import shrink_tables
-from clefquant.export.verified import check_report, complete_card, verified_sha256
+from clefquant.export.verified import check_report, complete_card
 from clefquant.release import shards
 from clefquant.release.artefact import sha256_file
 from clefquant.release.headers import read_backbone
 from clefquant.release.release import open_release
+from clefquant.verify.stored_report import RELEASE_KEY, measured_sha256
 
 
 def _row(name: str, agreement: float, kl: float) -> dict:
@@ -96,7 +96,7 @@ def test_the_card_states_the_files_and_no_figure(release):
 def test_figures_come_from_a_report_of_this_very_release(mixed, tmp_path):
     plain = export_release(mixed, tmp_path / "plain")
     report = tmp_path / "report.json"
-    report.write_text(json.dumps({**REPORT, RELEASE_KEY: plain.sums_sha256}))
+    report.write_text(json.dumps({**REPORT, RELEASE_KEY: measured_sha256(plain.path)}))
     done = export_release(mixed, tmp_path / "with", report=report, repo="acme/nano")
     text = (done.path / "README.md").read_text()
     assert "| All | 1,358 | 98.7% | 0.0021 |" in text
@@ -104,7 +104,7 @@ def test_figures_come_from_a_report_of_this_very_release(mixed, tmp_path):
     assert "TV" not in text
     assert "hf download acme/nano" in text
     assert "ORG/NAME" not in text
-    assert verified_sha256(done.path) == plain.sums_sha256
+    assert measured_sha256(done.path) == measured_sha256(plain.path)
     complete_card(plain.path, report=report, repo="acme/nano")
     assert (plain.path / SUMS_FILE).read_text() == (done.path / SUMS_FILE).read_text()
     report.write_text(json.dumps({**REPORT, RELEASE_KEY: "0" * 64}))
@@ -119,7 +119,7 @@ def test_speed_is_on_the_card_only_when_an_engine_ran(mixed, tmp_path):
     whole = {"concurrency": "all at once", "records_per_s": 39.5, "tokens_per_s": 20000.0}
     speed = {"engine": "vLLM 0.32", "chip": "a chip", "throughput": whole, "latency": [latency]}
     report = tmp_path / "report.json"
-    report.write_text(json.dumps({**REPORT, "performance": speed, RELEASE_KEY: plain.sums_sha256}))
+    report.write_text(json.dumps({**REPORT, "performance": speed, RELEASE_KEY: measured_sha256(plain.path)}))
     complete_card(plain.path, report=report, repo=None)
     text = (plain.path / "README.md").read_text()
     assert "39.5 records/s" in text
@@ -151,11 +151,11 @@ def test_a_report_without_the_key_is_matched_by_the_fingerprint(mixed, tmp_path)
 
 def test_any_other_change_is_not_the_verified_release(mixed, tmp_path):
     done = export_release(mixed, tmp_path / "release", repo="acme/nano")
-    before = verified_sha256(done.path)
+    before = measured_sha256(done.path)
     sums = (done.path / SUMS_FILE).read_text()
     changed = re.sub(r"^[0-9a-f]{64}  config.json$", f"{'0' * 64}  config.json", sums, flags=re.M)
     (done.path / SUMS_FILE).write_text(changed)
-    assert verified_sha256(done.path) != before
+    assert measured_sha256(done.path) != before
 
 
 def test_differing_global_scales_are_refused(mixed, tmp_path):

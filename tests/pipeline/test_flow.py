@@ -9,11 +9,15 @@ from safetensors.torch import load_file
 from clefquant.errors import CheckFailed, InputError
 from clefquant.export.audit import audit, has_errors
 from clefquant.export.publish import publish
+from clefquant.export.release_folder import export_release
+from clefquant.export.sums import write_sums
 from clefquant.pipeline.flow import STAGES, open_flow
 from clefquant.progress import SILENT
 from clefquant.quantize.scales import Scales
 from clefquant.release.artefact import sha256_file
+from clefquant.release.headers import read_backbone
 from clefquant.release.locks import locked
+from clefquant.verify.run import verify
 
 from .test_journal import Told
 
@@ -185,3 +189,33 @@ def test_from_a_configuration_to_a_hub_release(small_run, hub, tmp_path):
     again = publish(release, "acme/nano")
     assert (again.sent, again.commit) == ([], None)
     assert run(small_run(tables="int8", max_shard_size="100KB")) == []
+
+
+def test_a_report_holds_before_and_after_the_repository_is_named(small_run, tiny, hub, tmp_path):
+    """Export, verify and name the repository in any order; a weight that was really changed is refused."""
+    run(small_run(), until="checkpoint")
+    out, evaluation = tmp_path / "out", tmp_path / "out" / "evaluation"
+
+    def report_of(release, name):
+        return verify(release, tiny.path, [evaluation], tmp_path / name, gate=tmp_path / "gate.yaml").json
+
+    plain = export_release(out / "checkpoint", tmp_path / "plain", base_model="acme/clef-tuned").path
+    before = report_of(plain, "before")
+    options = {"base_model": "acme/clef-tuned", "repo": "acme/nano"}
+    named = export_release(out / "checkpoint", tmp_path / "named", **options).path
+    filled = export_release(out / "checkpoint", tmp_path / "filled", report=before, **options).path
+    after = report_of(named, "after")
+    again = report_of(filled, "again")
+    for release in (plain, named, filled):
+        for report in (before, after, again):
+            assert publish(release, "acme/nano", report=report, dry_run=True).sent
+    info = next(info for name, info in read_backbone(named).items() if name.endswith("weight_packed"))
+    with info.file.open("r+b") as file:
+        file.seek(info.start)
+        byte = file.read(1)[0]
+        file.seek(info.start)
+        file.write(bytes([byte ^ 1]))
+    write_sums(named)
+    with pytest.raises(CheckFailed, match="measured another release"):
+        publish(named, "acme/nano", report=after)
+    assert hub.state.repos == {}
