@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from clefquant.verify.segments import FloatArray
-from clefquant.verify.totals import figures
+from clefquant.verify.totals import RATIOS, figures
 
 RESAMPLES = 1000
 COVERAGE = 0.95
@@ -20,8 +20,8 @@ _CHUNK_WEIGHTS = 5_000_000  # weights in memory at once
 def intervals(names: list[str], sums: FloatArray, seed: int, label: str) -> dict[str, tuple[float, float]]:
     """Lower and upper bound of every figure. ``sums``: [R, M] per record; ``label`` keeps the tables' draws apart.
 
-    A share of 0 or 1 never varies in a resample; its open side is then the exact binomial bound for R records,
-    1 - 0.025^(1/R), so that 30 records without a difference do not pass for certainty.
+    A share of 0 or 1 never varies in a resample; its open side is then the exact binomial bound for the n records it is
+    counted over, 1 - 0.025^(1/n), so that 30 records without a difference do not pass for certainty.
     """
     records = len(sums)
     rng = np.random.default_rng([seed, int.from_bytes(hashlib.sha256(label.encode()).digest()[:8], "big")])
@@ -36,15 +36,15 @@ def intervals(names: list[str], sums: FloatArray, seed: int, label: str) -> dict
             drawn.setdefault(name, []).append(values)
     found = {name: _percentiles(np.concatenate(parts)) for name, parts in drawn.items()}
     point = figures(names, sums.sum(axis=0))
-    open_side = 1 - ((1 - COVERAGE) / 2) ** (1 / records)
     for name in ("agreement", "agreement_clear", "accuracy", "accuracy_reference", "confident_flip_rate"):
-        low, high = found[name]
+        if math.isnan(point[name]):
+            continue
+        counted = int(np.count_nonzero(sums[:, names.index(RATIOS[name][1])]))
+        open_side = 1 - ((1 - COVERAGE) / 2) ** (1 / counted)
         if float(point[name]) == 1:
             found[name] = (1 - open_side, 1.0)
         elif float(point[name]) == 0:
             found[name] = (0.0, open_side)
-        else:
-            found[name] = (low, high)
     return found
 
 

@@ -76,6 +76,17 @@ def test_no_difference_in_few_records_is_no_certainty():
     assert found["confident_flip_rate"]["high"] == pytest.approx(1 - 0.025 ** (1 / 30))
 
 
+def test_a_bound_counts_the_records_that_have_the_figure(pairs_of):
+    # 3 of 8 records have gold, and BF16 is sure of 2
+    logits = [[9.0, 0.0]] * 2 + [[0.1, 0.0]] * 6
+    found, _ = whole(pairs_of(logits, logits, gold=[0, 0, 0] + [-1] * 5))
+    assert found["agreement"]["low"] == pytest.approx(0.025 ** (1 / 8))
+    assert found["accuracy"]["low"] == found["accuracy_reference"]["low"] == pytest.approx(0.025 ** (1 / 3))
+    assert found["confident_flip_rate"]["high"] == pytest.approx(1 - 0.025 ** (1 / 2))
+    without, _ = whole(pairs_of(logits, logits, gold=[-1] * 8))
+    assert without["accuracy"] is None
+
+
 def test_buckets_cover_every_question_once():
     pairs = random_pairs()
     tables = all_tables(pairs, measure(pairs), 0)
