@@ -79,7 +79,7 @@ def attach_media(stored_set: StoredSet, stored: StoredRecord) -> StoredRecord:
             f"{stored_set.path}: {stored.record_id} has other tokens than stored: the release's processor or "
             "its packages changed. Build the set again."
         )
-    return replace(stored, encoded=encoded)
+    return replace(stored, encoded=encoded, folder=stored_set.path)
 
 
 def _image(value: Any, base: Path | None) -> tuple[dict[str, Any], Any, dict[str, bytes], str]:

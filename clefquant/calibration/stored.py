@@ -42,7 +42,10 @@ TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """One record of a set. ``encoded``: the release's ``EncodedRecord``; ``answers``: gold option by question id."""
+    """One record of a set. ``encoded``: the release's ``EncodedRecord``; ``answers``: gold option by question id.
+
+    ``folder``: of the set, when the record refers to media in it.
+    """
 
     record_id: str
     group: str
@@ -51,6 +54,7 @@ class StoredRecord:
     answers: dict[str, str]
     encoded: Any
     content: tuple[str, ...] = ()
+    folder: Path | None = None
 
     @property
     def tokens(self) -> int:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from clefquant.calibration.request import check_sendable, request_body
 from clefquant.calibration.stored import StoredRecord
 from clefquant.errors import CheckFailed, InputError, PrerequisiteError
 from clefquant.progress import Progress
@@ -30,6 +31,8 @@ def answer_over_http(
     ready; InputError when it refuses a record or returns no logits; CheckFailed when it reads other tokens than the
     set has. A failure inside the server (5xx) is no answer: NaN, with the server's message.
     """
+    for record in records:
+        check_sendable(record)
     client = _Client(url, key_file)
     client.check_ready()
     for record in records[:WARM_UP]:
@@ -75,7 +78,7 @@ class _Client:
 
     def ask(self, record: StoredRecord) -> dict[str, Any]:
         """``{"logits": …}`` of one record, or ``{"error": reason}``. A busy server is asked again when it says."""
-        value = {**record.record, "model": "verify", "return": ["logits"]}
+        value = {**request_body(record), "model": "verify", "return": ["logits"]}
         body = json.dumps(value, ensure_ascii=False).encode()
         for _ in range(_BUSY_TRIES):
             status, retry_after, answer = self._send("/v1/systemone", body)

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from clefquant.calibration.build import Built
+from clefquant.calibration.request import request_body
 from clefquant.calibration.show import parts, show_record
 from clefquant.calibration.stored import HEADER_FILE, RECORDS_FILE, StoredSet, open_set, read_lines
 from clefquant.errors import InputError
@@ -114,6 +115,7 @@ def test_pictures_are_kept_and_processed_anew(pictures: Path, tiny: Release) -> 
     assert len(list((pictures / "media").iterdir())) == 3
     for item in stored:
         assert item.encoded.media["pixel_values"].ndim == 2
+        assert request_body(item)["images"][0].startswith("data:image/png;base64,")
         opened = {**item.record, "images": [Image.open(pictures / item.record["images"][0]["file"]).convert("RGB")]}
         encoder = stored.encoder
         direct = stored.code.encode_record(encoder.tokenizer.tokenizer, opened, processor=encoder.processor)
