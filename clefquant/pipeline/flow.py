@@ -144,6 +144,11 @@ class Flow:
 
         def work(target: Path) -> dict[str, Any]:
             probe = make_probe(self.out / "checkpoint", list(self._stored("evaluation")))
+            if probe is None:
+                self.progress.warn(
+                    "the release gets no probe: of the shortest evaluation records without media, none has answers "
+                    "that rounding leaves alone. Servers will not check their answers at start."
+                )
             exported = export_release(
                 self.out / "checkpoint", target, config=self.config_file, probe=probe,
                 max_shard_bytes=parse_size(self.config.max_shard_size),
