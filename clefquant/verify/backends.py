@@ -19,8 +19,8 @@ from clefquant.verify.chunks import Pass, Shard, answer_in_chunks, discard
 from clefquant.verify.reference import ONE_AT_A_TIME, origin
 from clefquant.verify.results import Served
 from clefquant.verify.runner import release_runner, tables_hash
-from clefquant.verify.runner_http import answer_over_http
-from clefquant.verify.runner_vllm import answer_with_vllm
+from clefquant.verify.runner_http import about_server, answer_over_http
+from clefquant.verify.runner_vllm import answer_with_vllm, environment
 
 SIMULATE, VLLM = "simulate", "vllm"
 
@@ -78,8 +78,10 @@ def candidate_answers(
     kind = check_backend(backend, python)
     device = device or default_device()
     decides = origin(release, sets, device, batch_tokens, backend=backend, tables=tables_hash(release))
-    if kind != SIMULATE:  # an engine chooses these itself
-        decides |= {"dtype": "", "device": "", "batch_tokens": 0, "engine": dict(engine)}
+    if kind != SIMULATE:  # an engine chooses these itself, in an environment of its own
+        about_engine = environment(python) if python is not None and kind == VLLM else about_server(backend, key_file)
+        decides |= {"dtype": "", "device": "", "chip": "", "batch_tokens": 0, "engine": dict(engine)}
+        decides["versions"] = about_engine
     key = sha256_json(decides)[:16]
     path = out / f"candidate-{key}.parquet"
     if not path.is_file():

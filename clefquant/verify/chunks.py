@@ -91,7 +91,8 @@ def answer_in_chunks(
         raise Unfinished(
             f"{len(missing)} of {sum(map(len, cut))} chunks of {title!r} belong to other shards and are not finished "
             f"in {missing[0].parent}. "
-            "When every shard has run, run the command once more without --shard."
+            "When every shard has run, with the same package versions on the same kind of device, run the command once "
+            "more without --shard."
         )
     return [_collected(one, chunks) for one, chunks in zip(passes, cut, strict=True)]
 

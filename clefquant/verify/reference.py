@@ -12,15 +12,16 @@ from typing import Any
 
 import torch
 
+from clefquant import __version__
 from clefquant.calibration.stored import StoredRecord
 from clefquant.errors import InputError
 from clefquant.progress import Progress
-from clefquant.release.artefact import provenance, sha256_json
+from clefquant.release.artefact import package_versions, provenance, sha256_json
 from clefquant.release.load import default_device, default_dtype
 from clefquant.release.release import Release, open_release
 from clefquant.verify.answers import KIND, SCHEMA_VERSION, AnswerFile, read_answers, write_answers
 from clefquant.verify.chunks import Pass, Shard, answer_in_chunks, discard
-from clefquant.verify.runner import release_runner
+from clefquant.verify.runner import chip, release_runner
 
 NOISE_RECORDS = 64
 OTHER_BATCHING, ONE_AT_A_TIME = "logits_other_batching", "logits_one_at_a_time"
@@ -35,6 +36,8 @@ def origin(
         "sets": sorted(sets.values()),
         "dtype": str(default_dtype(device)).removeprefix("torch."),
         "device": device.type,
+        "chip": chip(device),
+        "versions": {"clefquant": __version__, **package_versions()},
         "batch_tokens": batch_tokens,
         **more,
     }

@@ -77,11 +77,15 @@ def tables_hash(release: Release) -> str | None:
     return sha256_file(path) if path.is_file() else None
 
 
+def chip(device: torch.device) -> str:
+    """A GPU's name, else the kind of device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def _identity(release: Release, device: torch.device) -> dict[str, Any]:
-    chip = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {
         "release": [release.fingerprint, tables_hash(release)],
-        "device": chip,
+        "device": chip(device),
         "package version": package_versions(),
     }
 

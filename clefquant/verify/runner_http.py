@@ -59,6 +59,11 @@ def answer_over_http(
     return Served(answers_of(records, results, "the server"), chosen, about, performance)
 
 
+def about_server(url: str, key_file: Path | None = None) -> dict[str, Any]:
+    """The model that is served and the server's version, as far as it tells. PrerequisiteError when nobody answers."""
+    return _Client(url, key_file).about()
+
+
 class _Client:
     def __init__(self, url: str, key_file: Path | None) -> None:
         self._root = url.rstrip("/")

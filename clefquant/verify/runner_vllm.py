@@ -22,6 +22,20 @@ from clefquant.verify.results import Served, answers_of
 
 WORKER = Path(__file__).with_name("templates") / "vllm_worker.py"
 _LOG_TAIL_LINES = 15
+_ABOUT = """
+import importlib.metadata, json
+found = {}
+for name in ("vllm", "clef-vllm", "torch", "transformers", "compressed-tensors"):
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+if "torch" in found:
+    import torch
+    if torch.cuda.is_available():
+        found["chip"] = torch.cuda.get_device_name()
+print(json.dumps(found))
+"""
 _ERROR = re.compile(r"\b\w*(?:Error|Exception): .+")
 
 
@@ -81,6 +95,20 @@ def answer_with_vllm(
     }
     alone = answers_of([records[index] for index in sample], result["alone_answers"], "vLLM")
     return Served(answers_of(records, result["answers"], "vLLM"), alone, about, performance)
+
+
+def environment(python: Path) -> dict[str, str]:
+    """What decides an engine's numbers under ``python``: package versions and the GPU's name; absent ones are left out.
+
+    PrerequisiteError when ``python`` does not run.
+    """
+    try:
+        done = subprocess.run([str(python), "-c", _ABOUT], capture_output=True, text=True, check=True)
+        found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.CalledProcessError, ValueError, IndexError) as error:
+        why = error.stderr.strip()[-300:] if isinstance(error, subprocess.CalledProcessError) else error
+        raise PrerequisiteError(f"{python} cannot be asked for its packages: {why}. Correct --python.") from error
+    return found
 
 
 def _cause(lines: Sequence[str]) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """vLLM's worker under a stand-in engine, and what all backends that really run share."""
 
+import importlib.metadata
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from clefquant.progress import SILENT
 from clefquant.verify.markdown import performance_tables
 from clefquant.verify.performance import latency_rows, latency_sample, length_bucket, throughput
 from clefquant.verify.results import answers_of
-from clefquant.verify.runner_vllm import answer_with_vllm
+from clefquant.verify.runner_vllm import answer_with_vllm, environment
 
 ENGINE = """
 class ClefVLLM:
@@ -73,6 +74,13 @@ def test_an_environment_without_the_plugin(monkeypatch, tiny, stored, tmp_path):
         PrerequisiteError, match=r"ended with code 1: ModuleNotFoundError: No module named 'vllm'\. All of"
     ):
         answer_with_vllm(Path(sys.executable), tiny, stored, tmp_path, SILENT)
+
+
+def test_an_environment_names_its_versions(serving, tmp_path):
+    found = environment(serving)
+    assert found["torch"] == importlib.metadata.version("torch")
+    with pytest.raises(PrerequisiteError, match=r"Correct --python"):
+        environment(tmp_path / "none")
 
 
 def test_an_engine_that_drops_records(stored):

@@ -186,3 +186,13 @@ def test_a_reply_that_is_no_json(stored):
     page = {"/health": (200, "not an object")}
     with Server(lambda _: (400, "broken"), page) as server, pytest.raises(InputError, match="refuses record r0: 400"):
         answer_over_http(server.url, stored, SILENT)
+
+
+def test_answers_of_another_server_version_are_not_used_again(tiny, evaluation, folder):
+    options = Options(batch_tokens=1500)
+    pages = {"/openapi.json": (200, {"info": {"title": "clef-systemone", "version": "1"}})}
+    with Server(good, pages) as server:
+        for version, files in (("1", 1), ("1", 1), ("2", 2)):
+            pages["/openapi.json"][1]["info"]["version"] = version
+            verify(tiny.path, tiny.path, [evaluation], folder, backend=server.url, options=options)
+            assert len(list(folder.glob("candidate-*.parquet"))) == files

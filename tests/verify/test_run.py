@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from clefquant.errors import CheckFailed, InputError
-from clefquant.verify import chunks
+from clefquant.verify import chunks, reference
 from clefquant.verify.chunks import Unfinished
 from clefquant.verify.run import GateFailed, Options, verify
 
@@ -92,6 +92,23 @@ def test_two_shards_give_the_same_report(finished, quantized, tiny, evaluation, 
         verify(*arguments, options=Options(batch_tokens=1500, shard=(1, 2)))
     report = verify(*arguments, options=Options(batch_tokens=1500, shard=(0, 2)))
     assert report.value == finished.value
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda patch: patch.setattr(reference, "package_versions", lambda: {"torch": "0"}),
+        lambda patch: patch.setattr(reference, "__version__", "0"),
+        lambda patch: patch.setattr(reference, "chip", lambda _: "another GPU"),
+    ],
+)
+def test_answers_of_other_versions_are_not_used_again(
+    finished, quantized, tiny, evaluation, tmp_path, monkeypatch, change
+):
+    out = shutil.copytree(finished.json.parent, tmp_path / "later")
+    change(monkeypatch)
+    verify(quantized("nvfp4").path, tiny.path, [evaluation], out, options=SMALL)
+    assert len(list(out.glob("candidate-*.parquet"))) == len(list(out.glob("reference-*.parquet"))) == 2
 
 
 def test_finished_answers_are_used_again(finished, quantized, tiny, evaluation, monkeypatch):
