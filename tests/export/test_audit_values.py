@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from clefquant.export.audit.contents import check_contents
+from clefquant.export.audit.contents import _count, _Counts, check_contents
 from clefquant.export.audit.decode import bf16_to_float
 from clefquant.export.audit.files import check_sums
 from clefquant.export.audit.folder import read_folder
@@ -68,3 +68,20 @@ def test_a_remark_says_where_and_what_to_do(tmp_path):
     )
     assert "there is no SHA256SUMS" in finding.message
     assert "clefquant export" in finding.remedy
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_last_value_is_judged(tmp_path, dtype, count):
+    values = torch.ones(count, dtype=dtype)
+    values[-1] = torch.inf
+    ((severity, check, message),) = judged(tmp_path, {"m.bias": values})
+    assert (severity, check) == ("error", "not-finite")
+    assert "holds 1 values" in message
+
+
+def test_a_rest_of_a_value_is_left_to_the_header_s_check():
+    for dtype, block in (("BF16", b"\x80\x7f\x80"), ("F16", b"\x00\x7c\x00"), ("F32", b"\x00\x00\x80\x7f\x00")):
+        counts = _Counts()
+        _count("m.weight_scale", dtype, block, counts)
+        assert counts.not_finite == 1
