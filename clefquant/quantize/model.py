@@ -6,6 +6,7 @@ import torch
 
 from clefquant.errors import InputError
 from clefquant.quantize.dtypes import DTYPES
+from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.quantize.unit import QuantizedLinear, quantize_unit
 from clefquant.recipes.formats import BF16, find_format
 from clefquant.release.headers import TensorInfo
@@ -29,6 +30,7 @@ def quantize_from_disk(
     format_name: str,
     input_amax: Mapping[str, float],
     hessians: Mapping[str, torch.Tensor] | None = None,
+    scales: Scales = DEFAULT_SCALES,
 ) -> dict[str, QuantizedLinear]:
     """Quantize one unit from its source weights; an empty result for ``bf16``. Arguments as in
     :func:`quantize_unit`.
@@ -36,7 +38,7 @@ def quantize_from_disk(
     if format_name == BF16.name:
         return {}
     weights = {linear.name: read_tensor(release.tensors[f"{linear.name}.weight"]) for linear in unit.linears}
-    return quantize_unit(unit, weights, find_format(format_name), input_amax, hessians)
+    return quantize_unit(unit, weights, find_format(format_name), input_amax, hessians, scales)
 
 
 def quantize_layout(

@@ -22,11 +22,13 @@ from clefquant.calibration.stored import StoredRecord
 from clefquant.progress import SILENT, Progress
 from clefquant.quantize.inputs import fake_quantize_input
 from clefquant.quantize.model import quantize_from_disk
+from clefquant.quantize.scales import DEFAULT_SCALES, Scales
 from clefquant.quantize.unit import QuantizedLinear
 from clefquant.release.load import DEFAULT_BATCH_TOKENS, LoadedRelease
 from clefquant.sensitivity.assemble import able_formats, assemble, check_statistics, checked_formats
 from clefquant.sensitivity.continuation import PreparedBatch, prepare, run_layers
 from clefquant.sensitivity.metrics import mean_of_sums
+from clefquant.sensitivity.rounding import Rounding
 from clefquant.sensitivity.shards import DEFAULT_SHARD_TOKENS, Shard, make_shards
 from clefquant.sensitivity.stability import with_ranks
 from clefquant.sensitivity.table import Entry, Figure, SensitivityTable
@@ -42,26 +44,31 @@ def fisher_table(
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
     shard_tokens: int = DEFAULT_SHARD_TOKENS,
     seed: int = 0,
+    scales: Scales = DEFAULT_SCALES,
     progress: Progress = SILENT,
 ) -> SensitivityTable:
-    """A table of estimates (``kl`` alone) of every unit and format; it has no noise floor."""
+    """A table of estimates (``kl`` alone) of every unit and format, rounded to nearest; it has no noise floor.
+
+    ``scales``: how block scales are chosen.
+    """
     names = checked_formats(loaded.release, formats)
     check_statistics(loaded.release, names, input_amax)
     shards = make_shards(records, batch_tokens, shard_tokens)
     whole = Shard(tuple(record for shard in shards for record in shard.records), batch_tokens)
-    entries = _entries(loaded, whole, names, input_amax, seed, progress)
+    entries = _entries(loaded, whole, names, input_amax, seed, scales, progress)
     if failed := [entry for entry in entries if entry.failed_logits]:
         progress.warn(f"{len(failed)} estimates are NaN or infinite and are left out, first {failed[0].unit}.")
     noise = Entry(unit="", format="noise")
-    return with_ranks(assemble(loaded.release, names, shards, input_amax, noise, entries, metric="fisher"))
+    table = assemble(loaded.release, names, shards, input_amax, noise, entries, metric="fisher")
+    return with_ranks(table.model_copy(update={"rounding": Rounding(scales=scales).named()}))
 
 
 def _entries(
     loaded: LoadedRelease, shard: Shard, formats: Sequence[str], input_amax: Mapping[str, float], seed: int,
-    progress: Progress,
+    scales: Scales, progress: Progress,
 ) -> list[Entry]:  # fmt: skip
     changes = {
-        (unit.name, name): quantize_from_disk(loaded.release, unit, name, input_amax)
+        (unit.name, name): quantize_from_disk(loaded.release, unit, name, input_amax, scales=scales)
         for unit in loaded.release.units
         for name in able_formats(unit, formats)
     }

@@ -39,10 +39,6 @@ from clefquant.sensitivity.table import Entry, Figure, SensitivityTable
 from clefquant.verify.cluster import connect
 
 STATISTICS_FILE, FRONTIER_FILE, LAYOUT_FILE = "input_statistics.json", "frontier.json", "layout.json"
-_ONLY_MEASURED = (
-    "the fisher estimate is of rounding to nearest with the usual block scales, by one backward pass: leave out the "
-    "algorithm, the scales, adaptive and Ray, or use the measured metric."
-)
 
 
 @dataclass(frozen=True)
@@ -89,8 +85,8 @@ def run_sensitivity(
     """
     names = checked_formats(release, formats)
     scales.check(names)
-    if metric == "fisher" and (algorithm != "rtn" or scales != DEFAULT_SCALES or adaptive or ray_address):
-        raise InputError(_ONLY_MEASURED)
+    if metric == "fisher":
+        check_estimate(algorithm, adaptive, ray_address)
     cost = known_cost(release, names, budget, None if restart else out / COST_FILE, progress)
     check_request(release, names, budget, constraints, cost)
     if ray_address:
@@ -114,7 +110,7 @@ def run_sensitivity(
     if metric == "fisher":
         table = fisher_table(
             loaded, input_amax, parts.sweep, names,
-            batch_tokens=batch_tokens, shard_tokens=shard_tokens, progress=progress,
+            batch_tokens=batch_tokens, shard_tokens=shard_tokens, scales=scales, progress=progress,
         )  # fmt: skip
         table.write(out / TABLE_FILE)
         table.write_csv(out / CSV_FILE)
@@ -130,6 +126,16 @@ def run_sensitivity(
     if not selection.within:
         progress.warn(f"no candidate was measured within {budget}; the layout is the one with the least KL.")
     return _written(out, table, selection, cost)
+
+
+def check_estimate(algorithm: str, adaptive: bool, ray_address: str | None) -> None:
+    """InputError for what an estimate by one backward pass cannot do."""
+    given = {"--algorithm": algorithm != "rtn", "--adaptive": adaptive, "--ray": ray_address is not None}
+    if refused := [option for option, is_given in given.items() if is_given]:
+        raise InputError(
+            f"--metric fisher estimates rounding to nearest in one pass of this process; it cannot take "
+            f"{' and '.join(refused)}. Leave it out, or use --metric measured."
+        )
 
 
 def _written(out: Path, table: SensitivityTable, selection: Selection, cost: Cost | None) -> Outcome:

@@ -43,10 +43,15 @@ def test_rank_correlation_of_a_table_with_itself_and_its_reverse(swept):
     assert rank_correlation(entries, turned)["fp8"] == pytest.approx(-1)
 
 
-@pytest.mark.parametrize(
-    "option", [{"algorithm": "gptq"}, {"scales": Scales("four-over-six")}, {"adaptive": True}, {"ray_address": "auto"}]
-)
-def test_what_the_estimate_does_not_know_is_refused(tiny, tmp_path, option):
-    with pytest.raises(InputError, match="by one backward pass"):
-        run_sensitivity(tiny, tmp_path, tmp_path, ["nvfp4"], "6bits", tmp_path / "out", metric="fisher", **option)
-    assert not (tmp_path / "out").exists()
+def test_the_choice_of_scales_reaches_the_estimate(tiny_loaded, records, input_amax):
+    plain = fisher_table(tiny_loaded, input_amax, records[:2], ["mxfp4"])
+    chosen = fisher_table(tiny_loaded, input_amax, records[:2], ["mxfp4"], scales=Scales(mxfp4="floor"))
+    assert (plain.rounding, chosen.rounding) == ({}, {"mxfp4-scales": "floor"})
+    assert [entry.kl for entry in plain.entries] != [entry.kl for entry in chosen.entries]
+
+
+@pytest.mark.parametrize("option", [{"algorithm": "gptq"}, {"adaptive": True}, {"ray_address": "auto"}])
+def test_what_an_estimate_cannot_do_is_refused(option, tiny, tmp_path):
+    name = {"algorithm": "--algorithm", "adaptive": "--adaptive", "ray_address": "--ray"}[next(iter(option))]
+    with pytest.raises(InputError, match=f"cannot take {name}"):
+        run_sensitivity(tiny, tmp_path, tmp_path, ["fp8"], "0.6x", tmp_path / "out", metric="fisher", **option)
