@@ -94,12 +94,12 @@ def test_nvfp4_without_calibration(tiny, folder):
 
 def test_too_little_disk(tiny, folder, monkeypatch):
     monkeypatch.setattr(shards.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000})())
-    with pytest.raises(PrerequisiteError, match="GB free"):
+    with pytest.raises(PrerequisiteError, match="MB free"):
         quantize(tiny, uniform_layout(tiny, "fp8"), None, folder)
 
 
 def test_two_commands_do_not_write_one_checkpoint(tiny, folder, monkeypatch):
-    monkeypatch.setattr(calibrated, "prepare", lambda *_, **__: pytest.fail("read"))
+    monkeypatch.setattr(calibrated, "_run", lambda *_, **__: pytest.fail("started"))
     with alone(folder), pytest.raises(InputError, match=f"another command is writing {folder}"):
         quantize(tiny, uniform_layout(tiny, "fp8"), None, folder)
     assert not list(folder.parent.iterdir())
