@@ -90,5 +90,6 @@ def _show(output: Output, plan: "Plan") -> None:
         f"memory       about {plan.memory_needed / 1e9:,.1f} GB of {plan.device}, "
         f"{plan.memory_free / 1e9:,.1f} GB free{short}"
     )
-    output.say(f"time         about {plan.seconds:,} s")
+    unknown = "not foretold for this algorithm; the bar of the run shows what is left"
+    output.say(f"time         {unknown if plan.seconds is None else f'about {plan.seconds:,} s'}")
     output.say("everything was checked; nothing was written")

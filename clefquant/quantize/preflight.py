@@ -37,7 +37,8 @@ _EMBEDDING = "model.language_model.embed_tokens.weight"
 class Plan:
     """What a quantization takes. Bytes and seconds; the last are estimated from a short probe of this device.
 
-    ``formats``: units per format. ``memory_free``: of the device that computes.
+    ``formats``: units per format. ``memory_free``: of the device that computes. ``seconds``: None for algorithms whose
+    work beside forward passes and rounding no short probe foretells.
     """
 
     formats: dict[str, int]
@@ -51,7 +52,7 @@ class Plan:
     memory_free: int
     disk_needed: int
     disk_free: int
-    seconds: int
+    seconds: int | None
     versions: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
@@ -87,19 +88,20 @@ def plan(release: Release, layout: Layout, algorithm: str, encoded: Sequence[Any
     """What the checked job takes; ``encoded``: the records, none when no calibration is needed."""
     device = default_device()
     cuda = device.type == "cuda"
+    tokens = sum(len(record.input_ids) for record in encoded)
     return Plan(
         formats=dict(Counter(layout.units.values())),
         source_bytes=release.backbone_bytes,
         bytes=layout.bytes,
         bits_per_weight=layout.bits_per_weight,
         records=len(encoded),
-        tokens=sum(len(record.input_ids) for record in encoded),
+        tokens=tokens,
         device=torch.cuda.get_device_name(device) if cuda else "processor",
         memory_needed=memory_needed(release, algorithm, encoded, device),
         memory_free=torch.cuda.mem_get_info(device)[0] if cuda else psutil.virtual_memory().available,
         disk_needed=_disk_needed(release, layout, out),
         disk_free=free_bytes(out),
-        seconds=round(_seconds(release, layout, sum(len(record.input_ids) for record in encoded), device)),
+        seconds=round(_seconds(release, layout, tokens, device)) if algorithm == "rtn" else None,
         versions=package_versions(),
     )
 
@@ -147,11 +149,16 @@ def _seconds(release: Release, layout: Layout, tokens: int, device: torch.device
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:
     """Seconds of one call, after one that warms up."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
     work()
+    wait()
     start = time.perf_counter()
     work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait()
     return time.perf_counter() - start
 
 

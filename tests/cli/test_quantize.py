@@ -21,6 +21,15 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(clefquant, tiny, calibratio
     assert not list(folder.parent.iterdir())
 
 
+def test_a_dry_run_promises_no_time_for_gptq(clefquant, tiny, calibration, folder):
+    found = clefquant(
+        "quantize", "--model", tiny.path, "--scheme", "fp8", "--calibration", calibration, "--out", folder,
+        "--algorithm", "gptq", "--dry-run",
+    )  # fmt: skip
+    assert found.code == 0, found.err
+    assert "not foretold for this algorithm" in found.err
+
+
 def test_headroom_is_shown_and_kept(clefquant, tiny, calibration, folder):
     found = clefquant(
         "quantize", "--model", tiny.path, "--scheme", "nvfp4", "--calibration", calibration, "--compare", calibration,

@@ -99,6 +99,13 @@ def test_the_plan(tiny, encoded, folder):
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("algorithm", ["gptq", "awq", "awq-mlp"])
+def test_no_time_is_promised_that_the_probe_does_not_measure(tiny, encoded, folder, algorithm):
+    layout = uniform_layout(tiny, "mxfp4")
+    assert plan(tiny, layout, algorithm, encoded, folder).seconds is None
+    assert plan(tiny, layout, "rtn", encoded, folder).seconds is not None
+
+
 def test_disk_that_an_interrupted_run_holds_is_not_asked_for_again(tiny, encoded, folder):
     layout = uniform_layout(tiny, "fp8")
     whole = plan(tiny, layout, "rtn", encoded, folder).disk_needed
